@@ -272,11 +272,6 @@ NEEDED = "which changes from call to call, where a number is needed"
     ("case", "message"),
     [
         (
-            _case(*EXTENT, make_node("Concat", ["c0", "L"], ["p"], axis=0), make_node("Pad", ["row", "p"], ["y"]),
-                  row=weights(4)),
-            f"node 'y' (Pad, opset 17): the extent l <= 20, {NEEDED}",
-        ),
-        (
             _case(make_node("Reshape", ["x", "minus1"], ["r"]), make_node("Concat", ["r", "r"], ["y"], axis=0)),
             "node 'y' (Concat, opset 17): positions in the merged dimension 6 * l <= 120",
         ),

@@ -235,16 +235,6 @@ def test_what_depends_on_the_call_is_refused_by_its_node(nodes: list[NodeProto],
     assert str(caught.value).startswith(f"node 'y' ({nodes[0].op_type}") and message in str(caught.value)
 
 
-def test_padding_that_begins_otherwise_in_some_calls_is_refused() -> None:
-    node = make_node("MaxPool", ["x"], ["y"], kernel_shape=[3], strides=[2], auto_pad="SAME_UPPER")
-    case = Case([node], {"x": [1, 3, "w"]}, [], [])
-    with pytest.raises(TreadleError) as caught:
-        treadle.compile(case.model(), shapes={"w": treadle.Dim("w", 1, 32)})
-    what = "the padding before w <= 32 elements, strides of 2, depends on the extents of a call"
-    wanted = f"node 'y' (MaxPool, opset 17): {what}; accepted: extents of one remainder by 2, such as multiples of it"
-    assert str(caught.value) == wanted
-
-
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

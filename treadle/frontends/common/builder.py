@@ -43,6 +43,7 @@ from treadle.dialects.model_nodes import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
 from treadle.frontends.common.evaluated import evaluated
 from treadle.frontends.common.extent import (
+    MERGED,
     Extent,
     Symbolic,
     bound_of,
@@ -53,7 +54,8 @@ from treadle.frontends.common.extent import (
     reshaped,
 )
 from treadle.frontends.common.found_extents import FoundExtents
-from treadle.frontends.common.result_extents import Extents, masked_operands
+from treadle.frontends.common.masked_operands import masked_operands
+from treadle.frontends.common.result_extents import Extents
 from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded, symbols_in
 from treadle.frontends.common.tensor import Tensor, erase_dead, extents_of, known_elements, known_operands
 from treadle.index.expr import Expr
@@ -61,7 +63,6 @@ from treadle.index.linear import depends_on, split_linear
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
-
 
 Build = Callable[[Sequence[SSAValue]], Operator]
 
@@ -116,7 +117,7 @@ class GraphBuilder:
         known = None if extents is None or not is_symbolic(extents) else tuple(extents)
         for extent, stride in () if laid_out else zip(known or (), array.strides, strict=False):
             if isinstance(extent, Extent) and extent.factors and stride:
-                raise VerifyException(f"elements by their positions in the merged dimension {extent}")
+                raise Misfit(f"elements by their positions in the merged dimension {extent}", MERGED)
         return Tensor(TensorType(element_type(array.dtype), array.shape), array, None, self.location, known)
 
     def numbers(self, elements: Sequence[Symbolic] | Symbolic) -> Tensor:
@@ -192,7 +193,7 @@ class GraphBuilder:
     def _affine(self, expression: Expr, name: str, value: Tensor) -> Tensor:
         split = split_linear(expression, name)
         if split is None:
-            raise VerifyException(f"the number {expression}, which is not affine in the number of an iteration")
+            raise Misfit(f"the number {expression}, not affine in that of an iteration", "a multiple of it and a sum")
         factor, rest = (self.numbers(of_expression(each)) for each in split)
         return self.add(self.mul(value, factor), rest)
 
@@ -371,7 +372,7 @@ class GraphBuilder:
         """Indices of a symbolic dimension: in a call, negative ones count from its end, and what is outside then is the
         nearest element, as of a static one."""
         if extent.factors:
-            raise VerifyException(f"indices into the merged dimension {extent}")
+            raise Misfit(f"indices into the merged dimension {extent}", MERGED)
         if indices.array is None and indices.elements is None:
             count = self.cast(self.extent(extent), indices.element)
             wrapped = self.where(self.binary("lt", indices, 0), self.add(indices, count), indices)
@@ -379,7 +380,7 @@ class GraphBuilder:
         given = symbols_in(indices.elements) if indices.elements is not None else [int(v) for v in indices.array.flat]  # pyright: ignore
         found = [v + extent if v < 0 else v for v in given]
         if not all(v >= 0 and v < extent for v in found):
-            raise VerifyException(f"an index beyond the extent {extent}")
+            raise Misfit(f"an index beyond the extent {extent} of some call", "indices inside in every call")
         return self._of_elements(elements_of(found, indices.type.get_shape()), indices.type)
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:

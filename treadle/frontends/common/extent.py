@@ -12,8 +12,8 @@ from math import ceil, floor, inf, prod
 from typing import TYPE_CHECKING, NoReturn, Self, TypeGuard
 
 import numpy as np
-from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.definition import Misfit
 from treadle.index.division import exact_quotient
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.extremes import extremes
@@ -26,8 +26,15 @@ else:
     Integer = object
 
 
+MERGED = "a dimension that merges at most one that changes"
+"""What is accepted instead of a dimension that was merged from several that change, by position."""
+_STATIC = "a static extent"
+_ALIKE = "dimensions that are merged and split alike for all extents of the range"
+_DIVISORS = "a divisor that is a number above 0, or a factor of the extent"
+
+
 class Extent(Integer):
-    """A dimension's extent in a call, `expression`; VerifyException wherever one integer is needed.
+    """A dimension's extent in a call, `expression`; Misfit wherever one integer is needed.
 
     `factors` are the dimensions that a merged one consists of, outermost first: position `i` of a merge of batch and
     sequence is `(i // 512, i % 512)` where 512 is the longest sequence. A dimension that was not merged has none.
@@ -66,7 +73,7 @@ class Extent(Integer):
     __str__ = __repr__
 
     def _refused(self, *_: object) -> NoReturn:
-        raise VerifyException(f"the extent {self}, which changes from call to call, where a number is needed")
+        raise Misfit(f"the extent {self}, which changes from call to call, where a number is needed", _STATIC)
 
     if not TYPE_CHECKING:
         __index__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __round__ = _refused
@@ -165,6 +172,11 @@ def bound_of(extent: Symbolic) -> int:
     return extent.bound if isinstance(extent, Extent) else int(extent)
 
 
+def least_of(extent: Symbolic) -> int:
+    """The smallest integer that an extent is in any call."""
+    return extent.lowest if isinstance(extent, Extent) else int(extent)
+
+
 def bounds_of(shape: Sequence[Symbolic]) -> tuple[int, ...]:
     """The largest shape of any call."""
     return tuple(map(bound_of, shape))
@@ -198,7 +210,7 @@ def reshaped(source: Sequence[Symbolic], to: Sequence[Symbolic]) -> tuple[Symbol
     """The dimensions of a reshape, which split and merge those of the source without moving an element.
 
     Positions are those of the largest shape: a merge of two symbolic dimensions keeps both as factors, and a split has
-    to find them again. VerifyException for a reshape that does not divide, or that divides otherwise for some call.
+    to find them again. Misfit for a reshape that does not divide, or that divides otherwise for some call.
     """
     waiting = [part for extent in source for part in (extent.parts if isinstance(extent, Extent) else (extent,))]
     waiting = [part for part in waiting if isinstance(part, Extent) or part != 1]
@@ -207,10 +219,10 @@ def reshaped(source: Sequence[Symbolic], to: Sequence[Symbolic]) -> tuple[Symbol
         taken = _taken(waiting, expression_of(extent))
         if taken is None:
             shown = f"[{', '.join(map(str, source))}] to [{', '.join(map(str, to))}]"
-            raise VerifyException(f"a reshape of {shown} splits a dimension otherwise for some extents")
+            raise Misfit(f"a reshape of {shown} splits a dimension otherwise for some extents", _ALIKE)
         result.append(_merged(taken))
     if waiting:
-        raise VerifyException(f"a reshape to [{', '.join(map(str, to))}] leaves {', '.join(map(str, waiting))} over")
+        raise Misfit(f"a reshape to [{', '.join(map(str, to))}] leaves {', '.join(map(str, waiting))} over", _ALIKE)
     return tuple(result)
 
 
@@ -249,9 +261,9 @@ def _merged(parts: Sequence[Symbolic]) -> Symbolic:
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    """Whether arithmetic keeps an expression; VerifyException for other numbers, whose result is none."""
+    """Whether arithmetic keeps an expression; Misfit for other numbers, whose result is none."""
     if isinstance(value, float | np.ndarray | np.generic):
-        raise VerifyException(f"an extent that changes from call to call and {value}: one number is needed")
+        raise Misfit(f"an extent that changes from call to call and {value}: one number is needed", _STATIC)
     return isinstance(value, Extent | int)
 
 
@@ -269,7 +281,7 @@ def _divided(a: object, b: object) -> int:
     if quotient is not None:
         return of_expression(quotient)
     if isinstance(b, Extent) or b <= 0:
-        raise VerifyException(f"{a} divided by {b} is no whole number for every extent")
+        raise Misfit(f"{a} divided by {b} is no whole number for every extent", _DIVISORS)
     return of_expression(floordiv(expression_of(a), b))
 
 
@@ -279,7 +291,7 @@ def _remainder(a: object, b: object) -> int:
     if exact_quotient(expression_of(a), expression_of(b)) is not None:
         return 0
     if isinstance(b, Extent) or b <= 0:
-        raise VerifyException(f"{a} divided by {b} has a remainder that depends on the extents")
+        raise Misfit(f"{a} divided by {b} has a remainder that depends on the extents", _DIVISORS)
     return of_expression(mod(expression_of(a), b))
 
 
@@ -299,11 +311,12 @@ def _decided(a: Extent, b: int, rule: Callable[[int, int], bool | None], sign: s
     known = range_of(a - b)
     found = None if known is None else rule(*known)
     if found is None:
-        raise VerifyException(f"whether {a.expression} {sign} {expression_of(b)} depends on the extents of a call")
+        comparison = f"{a.expression} {sign} {expression_of(b)}"
+        raise Misfit(f"whether {comparison} depends on the extents of a call", "a range in which it does not")
     return found
 
 
 __all__ = [
-    "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "maximum", "minimum",
-    "of_expression", "range_of", "reshaped",
+    "MERGED", "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "least_of",
+    "maximum", "minimum", "of_expression", "range_of", "reshaped",
 ]  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from xdsl.utils.exceptions import VerifyException
-
+from treadle.dialects.graph.definition import Misfit
 from treadle.frontends.common.extent import Extent, Symbol, expression_of
 from treadle.index.expr import Expr
 
@@ -29,10 +28,12 @@ class FoundExtents(Generic[T]):
         self.counts = dict(list(self.counts.items())[:number])
 
     def count(self, expression: Expr) -> T | None:
-        """The scalar of one of them; None for another extent. VerifyException for what is computed from one."""
+        """The scalar of one of them; None for another extent. Misfit for what is computed from one."""
         found = self.counts.get(expression)
         if found is None and self.occur_in(expression):
-            raise VerifyException(f"an extent {expression}, which is computed from one that depends on data")
+            raise Misfit(
+                f"an extent {expression}, which is computed from one that depends on data", "that extent itself"
+            )
         return found
 
     def occur_in(self, expression: Expr) -> bool:

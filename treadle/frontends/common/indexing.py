@@ -8,10 +8,11 @@ import numpy as np
 from xdsl.dialects.builtin import i64
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import integer_limits
 from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, bounds_of
+from treadle.frontends.common.extent import MERGED, Extent, bounds_of
 from treadle.frontends.common.reserve import Reserves
 
 
@@ -47,7 +48,7 @@ def inside(g: GraphBuilder, indices: Tensor, extent: int, laid_out: bool = False
     VerifyException for a merged dimension, where positions of the largest shape are none of a call, unless they are
     `laid_out`."""
     if isinstance(extent, Extent) and extent.factors and not laid_out:
-        raise VerifyException(f"indices into the merged dimension {extent}")
+        raise Misfit(f"indices into the merged dimension {extent}", MERGED)
     if isinstance(extent, Extent) and _is_inside(indices, extent):
         return indices
     return g.binary("max", g.binary("min", counted_from_front(g, indices, extent), extent - 1), 0)

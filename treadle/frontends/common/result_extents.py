@@ -1,19 +1,10 @@
-"""The extents of an operator's result where operands have symbolic ones, and what has to be masked before it.
-
-A tensor of symbolic extents is computed as one of its largest shape, whose elements beyond the extents are arbitrary.
-An operator that would let them in, such as a sum over a symbolic dimension, reads masked operands instead: their
-elements beyond the extents are the identity of what it computes.
-"""
+"""The extents of an operator's result where operands have symbolic ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import inf
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute
-from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
     ArgReductionOp,
@@ -41,28 +32,16 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
-from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.definition import Misfit, int_list
 from treadle.dialects.graph.linear import window_extent
-from treadle.dialects.graph.reduction import identity
-from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic, reshaped
+from treadle.frontends.common.extent import MERGED, Extent, Symbolic, bound_of, bounds_of, is_symbolic, reshaped
 
 Extents = tuple[Symbolic, ...]
 Rule = Callable[..., Extents]
 _RULES: dict[type[Operator], Rule] = {}
-
-
-@dataclass(frozen=True)
-class Masked:
-    """An operand's dimension whose positions beyond its extent are to be `fill`."""
-
-    operand: int
-    dim: int
-    fill: float
-
-
-_MASKS: dict[type[Operator], Callable[..., list[Masked]]] = {}
+_STATIC = "static extents there"
+_EQUAL = "extents that are equal in every call, or 1"
+_INSIDE = "slices that lie inside in every call of the range"
 
 
 def result_extents(op: Operator, operands: Sequence[Extents], shape: Sequence[Symbolic] | None) -> Extents:
@@ -71,24 +50,16 @@ def result_extents(op: Operator, operands: Sequence[Extents], shape: Sequence[Sy
     operands: those of its operands, of which some are symbolic
     shape:    those that a reshape, a broadcast, a slice or a resize was asked for; None: as its properties say
 
-    VerifyException where they are not a function of the symbols that holds for every call, or where the operator does
+    Misfit where they are not a function of the symbols that holds for every call, or where the operator does
     not take symbolic extents.
     """
     rule = _RULES.get(type(op))
     if rule is None:
-        raise VerifyException(f"{op.name} takes no symbolic extents, only static ones")
+        raise Misfit(f"{op.name} takes no symbolic extents, only static ones", _STATIC)
     found = tuple(rule(op, operands, op.shape if shape is None else shape))
     if bounds_of(found) != tuple(op.shape):
-        raise VerifyException(f"{op.name} of extents {found} is not of shape {op.shape} where they are largest")
+        raise Misfit(f"{op.name} of extents {found} is not of shape {op.shape} where they are largest", _STATIC)
     return found
-
-
-def masked_operands(op: Operator, operands: Sequence[Extents], known: Sequence[Array | None]) -> list[Masked]:
-    """Which dimensions of an operator's operands have to be masked first; `known` has the operands that are known."""
-    if isinstance(op, PadOp):
-        return _masks_of_pad(op, operands, known[1])
-    rule = _MASKS.get(type(op))
-    return [] if rule is None else rule(op, operands)
 
 
 def _rule(*kinds: type[Operator]) -> Callable[[Rule], Rule]:
@@ -99,24 +70,17 @@ def _rule(*kinds: type[Operator]) -> Callable[[Rule], Rule]:
     return register
 
 
-def _masks(*kinds: type[Operator]) -> Callable[[Callable[..., list[Masked]]], Callable[..., list[Masked]]]:
-    def register(rule: Callable[..., list[Masked]]) -> Callable[..., list[Masked]]:
-        _MASKS.update(dict.fromkeys(kinds, rule))
-        return rule
-
-    return register
-
-
 def _check_whole(extents: Extents, dims: Iterable[int], what: str) -> None:
-    """VerifyException for a dimension that was merged from symbolic ones: its positions are those of the largest
+    """Misfit for a dimension that was merged from symbolic ones: its positions are those of the largest
     shape."""
     for d in dims:
         extent = extents[d]
         if isinstance(extent, Extent) and extent.factors:
-            raise VerifyException(f"{what} the merged dimension {extent}")
+            raise Misfit(f"{what} the merged dimension {extent}", MERGED)
 
 
-def _symbolic(extents: Extents, dims: Sequence[int]) -> list[int]:
+def symbolic_dims(extents: Extents, dims: Sequence[int]) -> list[int]:
+    """Those of some dimensions whose extents are symbolic."""
     return [d for d in dims if isinstance(extents[d], Extent)]
 
 
@@ -134,7 +98,7 @@ def _agreed(extents: Sequence[Symbolic]) -> Symbolic:
         if _is_same(result, extent) or (not isinstance(extent, Extent) and extent == 1):
             continue
         if isinstance(result, Extent) or result != 1:
-            raise VerifyException(f"extents {result} and {extent} do not broadcast in every call")
+            raise Misfit(f"extents {result} and {extent} do not broadcast in every call", _EQUAL)
         result = extent
     return result
 
@@ -142,19 +106,19 @@ def _agreed(extents: Sequence[Symbolic]) -> Symbolic:
 @_rule(UnaryOp, CastOp, BatchNormOp, LayerNormOp, SoftmaxOp, MaskOp)
 def _of_first(op: Operator, operands: Sequence[Extents], shape: Extents) -> Extents:
     del shape
-    if isinstance(op, BatchNormOp) and _symbolic(operands[0], [1]):
-        raise VerifyException(f"{op.name} normalises static channels only")
-    if isinstance(op, LayerNormOp) and _symbolic(operands[0], range(op.dim.value.data, len(operands[0]))):
-        raise VerifyException(f"{op.name} normalises static extents only")
+    if isinstance(op, BatchNormOp) and symbolic_dims(operands[0], [1]):
+        raise Misfit(f"{op.name} normalises static channels only", "static channels")
+    if isinstance(op, LayerNormOp) and symbolic_dims(operands[0], range(op.dim.value.data, len(operands[0]))):
+        raise Misfit(f"{op.name} normalises static extents only", _STATIC)
     if any(is_symbolic(extents) for extents in operands[1:]):
-        raise VerifyException(f"the parameters of {op.name} have static extents only")
+        raise Misfit(f"the parameters of {op.name} have static extents only", _STATIC)
     return operands[0]
 
 
 @_rule(BitcastOp)
 def _of_bits(op: BitcastOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     if len(op.shape) != len(operands[0]) or isinstance(operands[0][-1], Extent):
-        raise VerifyException(f"{op.name} of symbolic extents keeps its dimensions")
+        raise Misfit(f"{op.name} of symbolic extents keeps its dimensions", "a type of as many bits, or static extents")
     return (*operands[0][:-1], *shape[len(operands[0]) - 1 :])
 
 
@@ -170,7 +134,7 @@ def _spread(op: BroadcastOp, operands: Sequence[Extents], shape: Extents) -> Ext
     source = (1,) * (len(shape) - len(operands[0])) + tuple(operands[0])
     for s, t in zip(source, shape, strict=True):
         if not _is_same(s, t) and (isinstance(s, Extent) or s != 1):
-            raise VerifyException(f"extent {s} does not broadcast to {t} in every call")
+            raise Misfit(f"extent {s} does not broadcast to {t} in every call", _EQUAL)
     return tuple(shape)
 
 
@@ -193,14 +157,14 @@ def _slice(op: SliceOp, operands: Sequence[Extents], shape: Extents) -> Extents:
             result.append(size)
             continue
         if extent.factors and not _is_same(extent, size):
-            raise VerifyException(f"a slice of the merged dimension {extent}")
+            raise Misfit(f"a slice of the merged dimension {extent}", MERGED)
         if step < 1 or (isinstance(size, Extent) and step > 1):
-            raise VerifyException(f"a slice of {extent} in steps of {step}: symbolic extents take steps of 1")
+            raise Misfit(f"a slice of {extent} in steps of {step}: symbolic extents take steps of 1", "steps of 1")
         # Both raise where it depends on the call.
         if not isinstance(size, Extent) and size > 0 and start + (size - 1) * step >= extent.lowest:
-            raise VerifyException(f"a slice of {size} elements from {start}, where the extent is {extent}")
+            raise Misfit(f"a slice of {size} elements from {start}, where the extent is {extent}", _INSIDE)
         if isinstance(size, Extent) and not size + start <= extent:
-            raise VerifyException(f"a slice of {size} elements from {start}, where the extent is {extent}")
+            raise Misfit(f"a slice of {size} elements from {start}, where the extent is {extent}", _INSIDE)
         result.append(size)
     return tuple(result)
 
@@ -209,7 +173,7 @@ def _slice(op: SliceOp, operands: Sequence[Extents], shape: Extents) -> Extents:
 def _concat(op: ConcatOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     dim = op.dim.value.data
     if is_symbolic([extents[dim] for extents in operands[:-1]]):
-        raise VerifyException(f"only the last operand of a concat along dimension {dim} may be symbolic there")
+        raise Misfit(f"an operand of a concat along dimension {dim} is symbolic there", "symbolic only the last one")
     if len(operands) > 1:
         _check_whole(operands[-1], [dim], "a concat along")
     joined = sum(extents[dim] for extents in operands)
@@ -219,14 +183,14 @@ def _concat(op: ConcatOp, operands: Sequence[Extents], shape: Extents) -> Extent
 @_rule(PadOp)
 def _pad(op: PadOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     pads, rank = int_list(op.properties, "pads"), len(shape)
-    for d in _symbolic(operands[0], range(rank)):
+    for d in symbolic_dims(operands[0], range(rank)):
         if pads[d + rank] and op.mode.data != "constant":
-            raise VerifyException(f"padding of mode {op.mode.data} behind a symbolic extent")
+            raise Misfit(f"padding of mode {op.mode.data} behind a symbolic extent", "mode constant")
         # Raises as well where it depends on the call.
         if op.mode.data == "reflect" and pads[d] and not operands[0][d] > pads[d]:
-            raise VerifyException(f"a reflection of {pads[d]} in {operands[0][d]} elements")
+            raise Misfit(f"a reflection of {pads[d]} in {operands[0][d]} elements", "fewer than there are")
         if (pads[d] or pads[d + rank]) and operands[0][d].factors:  # pyright: ignore[reportAttributeAccessIssue]
-            raise VerifyException(f"padding of the merged dimension {operands[0][d]}")
+            raise Misfit(f"padding of the merged dimension {operands[0][d]}", MERGED)
     return tuple(e + pads[d] + pads[d + rank] for d, e in enumerate(operands[0]))
 
 
@@ -240,7 +204,7 @@ def _gather(op: GatherOp, operands: Sequence[Extents], shape: Extents) -> Extent
 def _matmul(op: MatmulOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     a, b = operands
     if not _is_same(a[-1], b[-2]):
-        raise VerifyException(f"a product over {a[-1]} and {b[-2]}, which are not equal in every call")
+        raise Misfit(f"a product over {a[-1]} and {b[-2]}, which are not equal in every call", _EQUAL)
     batch = _broadcast(op, [a[:-2], b[:-2]], shape[:-2])
     return (*batch, a[-2], b[-1])
 
@@ -248,8 +212,8 @@ def _matmul(op: MatmulOp, operands: Sequence[Extents], shape: Extents) -> Extent
 @_rule(ReductionOp)
 def _reduction(op: ReductionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     dims = int_list(op.properties, "dims")
-    if op.kind.data == "mean" and _symbolic(operands[0], dims):
-        raise VerifyException("a mean over a symbolic extent is a sum and a quotient")
+    if op.kind.data == "mean" and symbolic_dims(operands[0], dims):
+        raise Misfit("a mean over a symbolic extent", "a sum and a quotient")
     return _folded(operands[0], dims, bool(op.keep.value.data))
 
 
@@ -257,8 +221,8 @@ def _reduction(op: ReductionOp, operands: Sequence[Extents], shape: Extents) -> 
 def _arg_reduction(op: ArgReductionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     dim = op.dim.value.data
     _check_whole(operands[0], [dim], "a position in")
-    if op.last.value.data and _symbolic(operands[0], [dim]):
-        raise VerifyException("the last of equal elements along a symbolic extent")
+    if op.last.value.data and symbolic_dims(operands[0], [dim]):
+        raise Misfit("the last of equal elements along a symbolic extent", "the first one, or a static extent")
     return _folded(operands[0], [dim], bool(op.keep.value.data))
 
 
@@ -271,15 +235,15 @@ def _folded(extents: Extents, dims: Sequence[int], keep: bool) -> Extents:
 @_rule(ConvOp, PoolOp)
 def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     strides, pads, dilations = (int_list(op.properties, n) for n in ("strides", "pads", "dilations"))
-    kernel, x, rank = _kernel(op), operands[0], len(shape) - 2
-    if any(is_symbolic(extents) for extents in operands[1:]) or _symbolic(x, [1]):
-        raise VerifyException(f"{op.name} takes static weights and channels")
+    kernel, x, rank = kernel_extents(op), operands[0], len(shape) - 2
+    if any(is_symbolic(extents) for extents in operands[1:]) or symbolic_dims(x, [1]):
+        raise Misfit(f"{op.name} takes static weights and channels", _STATIC)
     _check_whole(x, range(2, len(x)), f"{op.name} along")
     is_pool = isinstance(op, PoolOp)
-    if is_pool and _symbolic(x, range(2, len(x))):
+    if is_pool and symbolic_dims(x, range(2, len(x))):
         counts = op.kind.data == "avg" and not op.count_pad.value.data and any(pads)
         if op.ceil.value.data or counts:
-            raise VerifyException("a pool over symbolic extents with ceil, or an average that leaves padding out")
+            raise Misfit("a pool over symbolic extents with ceil, or an average that leaves padding out", "neither")
     spatial: list[Symbolic] = []
     for n in range(rank):
         extent, reach = x[n + 2], dilations[n] * (kernel[n] - 1) + 1
@@ -288,7 +252,8 @@ def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) ->
             continue
         if extent.lowest + pads[n] + pads[n + rank] < reach:
             padded = f"{extent.lowest} elements with padding of {pads[n]} and {pads[n + rank]}"
-            raise VerifyException(f"a window of {reach} elements on {padded}, the fewest of {extent}")
+            accepted = f"a range of extents from {reach - pads[n] - pads[n + rank]} on"
+            raise Misfit(f"a window of {reach} elements on {padded}, the fewest of {extent}", accepted)
         spatial.append(window_extent(extent, kernel[n], strides[n], pads[n], pads[n + rank], dilations[n]))
     return (x[0], shape[1], *spatial)
 
@@ -296,10 +261,10 @@ def _window(op: ConvOp | PoolOp, operands: Sequence[Extents], shape: Extents) ->
 @_rule(ConvTransposeOp)
 def _transposed_window(op: ConvTransposeOp, operands: Sequence[Extents], shape: Extents) -> Extents:
     strides, pads, dilations = (int_list(op.properties, n) for n in ("strides", "pads", "dilations"))
-    extra, kernel = int_list(op.properties, "output_padding"), _kernel(op)
+    extra, kernel = int_list(op.properties, "output_padding"), kernel_extents(op)
     x, rank = operands[0], len(shape) - 2
-    if is_symbolic(operands[1]) or _symbolic(x, [1]):
-        raise VerifyException(f"{op.name} takes static weights and channels")
+    if is_symbolic(operands[1]) or symbolic_dims(x, [1]):
+        raise Misfit(f"{op.name} takes static weights and channels", _STATIC)
     _check_whole(x, range(2, len(x)), f"{op.name} along")
     spatial = [
         (x[n + 2] - 1) * strides[n] + dilations[n] * (kernel[n] - 1) + 1 - pads[n] - pads[n + rank] + extra[n]
@@ -316,76 +281,24 @@ def _resize(op: ResizeOp, operands: Sequence[Extents], shape: Extents) -> Extent
     for extent, size, bound in zip(operands[0], shape, op.shape, strict=True):
         if not isinstance(extent, Extent):
             if isinstance(size, Extent):
-                raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
+                raise Misfit(f"extent {extent} is resized to {size}, which is no whole multiple", "a whole multiple")
             result.append(size)
             continue
         _check_whole((extent,), [0], f"{op.name} along")
         # Element i of the result is element i // scale of the source only for a whole scale.
         factor, rest = divmod(bound, bound_of(extent))
         if rest or size != extent * factor:
-            raise VerifyException(f"extent {extent} is resized to {size}, which is no whole multiple")
+            raise Misfit(f"extent {extent} is resized to {size}, which is no whole multiple", "a whole multiple")
         result.append(size)
     return tuple(result)
 
 
-def _kernel(op: ConvOp | PoolOp | ConvTransposeOp) -> Sequence[int]:
+def kernel_extents(op: ConvOp | PoolOp | ConvTransposeOp) -> Sequence[int]:
+    """The extents of a window."""
     if isinstance(op, PoolOp):
         return int_list(op.properties, "kernel")
     assert isinstance(op.w.type, TensorType)
     return op.w.type.get_shape()[2:]
 
 
-@_masks(ReductionOp)
-def _masks_of_reduction(op: ReductionOp, operands: Sequence[Extents]) -> list[Masked]:
-    fill = fold_identity(op.kind.data, op.type.get_element_type())
-    return [Masked(0, d, fill) for d in _symbolic(operands[0], int_list(op.properties, "dims"))]
-
-
-@_masks(ArgReductionOp)
-def _masks_of_arg_reduction(op: ArgReductionOp, operands: Sequence[Extents]) -> list[Masked]:
-    assert isinstance(op.x.type, TensorType)
-    fill = identity(op.kind.data, op.x.type.get_element_type())
-    return [Masked(0, d, fill) for d in _symbolic(operands[0], [op.dim.value.data])]
-
-
-@_masks(SoftmaxOp)
-def _masks_of_softmax(op: SoftmaxOp, operands: Sequence[Extents]) -> list[Masked]:
-    return [Masked(0, d, -inf) for d in _symbolic(operands[0], [op.dim.value.data])]
-
-
-@_masks(MatmulOp)
-def _masks_of_matmul(op: MatmulOp, operands: Sequence[Extents]) -> list[Masked]:
-    a, b = operands
-    if not isinstance(a[-1], Extent):
-        return []
-    return [Masked(0, len(a) - 1, 0.0), Masked(1, len(b) - 2, 0.0)]
-
-
-def _masks_of_pad(op: PadOp, operands: Sequence[Extents], value: Array | None) -> list[Masked]:
-    pads, rank = int_list(op.properties, "pads"), len(op.shape)
-    found = [d for d in _symbolic(operands[0], range(rank)) if pads[d + rank]]
-    if found and value is None:
-        raise VerifyException("padding behind a symbolic extent with a value that is not known")
-    return [] if value is None else [Masked(0, d, value.reshape(-1)[0].item()) for d in found]
-
-
-@_masks(ConvOp, PoolOp)
-def _masks_of_window(op: ConvOp | PoolOp, operands: Sequence[Extents]) -> list[Masked]:
-    """Only where windows reach beyond the extent, which padding behind it allows."""
-    pads, rank = int_list(op.properties, "pads"), len(op.shape) - 2
-    fill = identity("max", op.type.get_element_type()) if isinstance(op, PoolOp) and op.kind.data == "max" else 0.0
-    return [Masked(0, d, fill) for d in _symbolic(operands[0], range(2, rank + 2)) if pads[d - 2 + rank]]
-
-
-@_masks(ConvTransposeOp)
-def _masks_of_transposed(op: ConvTransposeOp, operands: Sequence[Extents]) -> list[Masked]:
-    kernel = _kernel(op)
-    return [Masked(0, d, 0.0) for d in _symbolic(operands[0], range(2, len(op.shape))) if kernel[d - 2] > 1]
-
-
-def fold_identity(kind: str, element: Attribute) -> float:
-    """What leaves a fold as it is; a sum of floats, whose terms may all be -0, takes -0."""
-    return -0.0 if kind == "add" and is_float(element) else identity(kind, element)
-
-
-__all__ = ["Extents", "Masked", "masked_operands", "result_extents"]
+__all__ = ["Extents", "kernel_extents", "result_extents", "symbolic_dims"]

@@ -13,7 +13,8 @@ from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import bound_of
 from treadle.frontends.common.products import plus_bias
 from treadle.frontends.common.sampling import linear_taps, sampled
-from treadle.frontends.onnx.converters.window import Window, read_window
+from treadle.frontends.common.window import Window
+from treadle.frontends.onnx.converters.window import read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 

@@ -10,8 +10,11 @@ from xdsl.dialects.builtin import f64
 
 from treadle.dialects.graph import ConvOp, ConvTransposeOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.common.moving import at_positions
 from treadle.frontends.common.products import matmul, plus_bias
-from treadle.frontends.onnx.converters.window import Window, read_window
+from treadle.frontends.common.window import Window, half
+from treadle.frontends.onnx.converters.window import read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
 
@@ -56,7 +59,7 @@ def conv(node: Node, g: GraphBuilder) -> Tensor:
 
 def convolution(node: Node, g: GraphBuilder, x: Tensor, w: Tensor) -> Tensor:
     """A convolution by the attributes of `Conv`, of operands that may be others than the node's."""
-    window = read_window(node, x.shape, _kernel(node, x, w))
+    x, window = read_window(node, x.shape, _kernel(node, x, w)).fitted(g, x, 0)
     groups = node.int("group", 1)
     return g.emit(lambda v: ConvOp(v[0], v[1], window.strides, window.pads, window.dilations, groups), x, w)
 
@@ -77,35 +80,44 @@ def conv_transpose(node: Node, g: GraphBuilder) -> Tensor:
     kernel = _kernel(node, x, w)
     window = read_window(node, x.shape, kernel, transposed=True)
     extra = node.ints_of_length("output_padding", x.rank - 2, 0)
-    pads, extra = _transposed_pads(node, x, window, extra)
-    groups = node.int("group", 1)
+    groups, pads, cut = node.int("group", 1), list(window.pads), dict[int, tuple[Symbolic, Symbolic]]()
+    if (wanted := _wanted_extents(node, x, window)) is not None:
+        pads, extra, cut = _transposed_pads(x, window, extra, wanted)
     y = g.emit(lambda v: ConvTransposeOp(v[0], v[1], window.strides, pads, window.dilations, groups, extra), x, w)
+    for d, (total, extent) in cut.items():
+        y = at_positions(g, y, d + 2, half(g, total, not window.is_upper), extent, "constant", g.scalar(0, y))
     return plus_bias(g, y, bias)
 
 
-def _transposed_pads(node: Node, x: Tensor, window: Window, extra: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Pads and output padding that give the extents that the node asks for."""
-    rank = x.rank - 2
+def _wanted_extents(node: Node, x: Tensor, window: Window) -> list[Symbolic] | None:
+    """The spatial extents that the node asks for; None if they follow from the pads."""
     wanted = node.ints("output_shape")
-    if wanted is None and window.auto_pad.startswith("SAME"):
-        wanted = [e * s for e, s in zip(x.shape[2:], window.strides, strict=True)]
     if wanted is None:
-        return list(window.pads), list(extra)
-    wanted = wanted[-rank:]
-    if len(wanted) != rank:
-        raise node.error(f"output_shape {wanted} of {rank} spatial dimensions", f"{rank} extents")
-    before: list[int] = []
-    after: list[int] = []
-    grown: list[int] = []
-    for d in range(rank):
-        reach = window.dilations[d] * (window.kernel[d] - 1) + 1
-        full = (x.shape[d + 2] - 1) * window.strides[d] + extra[d] + reach
-        total = max(full - wanted[d], 0)
-        half = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
-        before.append(half)
-        after.append(total - half)
-        grown.append(extra[d] + max(wanted[d] - full, 0))
-    return before + after, grown
+        same = [extent * stride for extent, stride in zip(x.shape[2:], window.strides, strict=True)]
+        return same if window.is_same else None
+    if len(wanted) < window.rank:
+        raise node.error(f"output_shape {wanted} of {window.rank} spatial dimensions", f"{window.rank} extents")
+    return list(wanted[-window.rank :])
+
+
+def _transposed_pads(
+    x: Tensor, window: Window, extra: Sequence[int], wanted: Sequence[Symbolic]
+) -> tuple[list[int], list[int], dict[int, tuple[Symbolic, Symbolic]]]:
+    """Pads and output padding that give the extents that are asked for; and what is cut to them in each call, by
+    spatial dimensions: how many elements there are more, and the extent."""
+    rank = window.rank
+    pads, grown = [0] * (2 * rank), list(extra)
+    cut: dict[int, tuple[Symbolic, Symbolic]] = {}
+    for d, extent in enumerate(wanted):
+        over = (x.shape[d + 2] - 1) * window.strides[d] + extra[d] + window.reach(d) - extent
+        if isinstance(over, Extent):
+            cut[d] = over, extent
+            continue
+        total = max(over, 0)
+        pads[d] = total // 2 if window.is_upper else total - total // 2
+        pads[d + rank] = total - pads[d]
+        grown[d] += total - over
+    return pads, grown, cut
 
 
 @converts("Col2Im", since=18)

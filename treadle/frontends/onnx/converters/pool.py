@@ -6,10 +6,11 @@ from math import prod
 
 import numpy as np
 
-from treadle.dialects.graph import ArgReductionOp, PoolOp
+from treadle.dialects.graph import ArgReductionOp
 from treadle.dialects.graph.reduction import identity
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.common.pooling import pooled, window_sums
 from treadle.frontends.onnx.converters.window import read_window
 from treadle.frontends.onnx.node import Node
 from treadle.frontends.onnx.registry import converts
@@ -21,10 +22,7 @@ def _pool(node: Node, g: GraphBuilder, kind: str, count_pad: bool) -> Tensor:
     if kernel is None:
         raise node.error("attribute 'kernel_shape' is missing", "the window's extents")
     window = read_window(node, x.shape, kernel)
-    # SAME_* fixes the number of positions, so that there is nothing to round.
-    ceil = node.flag("ceil_mode") and window.auto_pad in ("NOTSET", "VALID")
-    lists = (window.kernel, window.strides, window.pads, window.dilations)
-    return g.emit(lambda v: PoolOp(kind, v[0], *lists, ceil, count_pad), x)
+    return pooled(g, kind, x, window, node.flag("ceil_mode") and not window.is_same, count_pad)
 
 
 @converts("MaxPool")
@@ -79,15 +77,9 @@ def lp_pool(node: Node, g: GraphBuilder) -> Tensor:
     if kernel is None or p < 1:
         raise node.error(f"kernel_shape {kernel}, p {p}", "the window's extents, and p from 1 upwards")
     window = read_window(node, x.shape, kernel)
-    rank, pads = x.rank - 2, list(window.pads)
-    if node.flag("ceil_mode") and window.auto_pad in ("NOTSET", "VALID"):
-        for d, (extent, size) in enumerate(zip(x.shape[2:], kernel, strict=True)):
-            over = (extent + pads[d] + pads[d + rank] - window.dilations[d] * (size - 1) - 1) % window.strides[d]
-            pads[d + rank] += (window.strides[d] - over) % window.strides[d]
-    wide = g.widened(x)
-    lists = (window.kernel, window.strides, pads, window.dilations)
-    powers = g.emit(lambda v: PoolOp("avg", v[0], *lists, False, True), _power(g, wide, p))
-    return g.cast(_root(g, g.mul(powers, prod(kernel)), p), x.element)
+    powers = _power(g, g.widened(x), p)
+    total = window_sums(g, powers, window, node.flag("ceil_mode") and not window.is_same)
+    return g.cast(_root(g, total, p), x.element)
 
 
 @converts("GlobalLpPool", since=2)

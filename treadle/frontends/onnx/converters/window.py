@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Extent, Symbolic
+from treadle.frontends.common.window import Window, covered_extent
 from treadle.frontends.onnx.node import Node
 
 LARGEST = (1 << 31) - 1
 """The largest number in a window's attributes: products with extents stay within 64 bits."""
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-
-
-@dataclass(frozen=True)
-class Window:
-    """A sliding window over the spatial dimensions; `pads` lists the beginnings, then the ends."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
-    dilations: tuple[int, ...]
-    auto_pad: str
 
 
 def read_window(node: Node, shape: Sequence[int], kernel: Sequence[int], transposed: bool = False) -> Window:
@@ -43,39 +33,31 @@ def read_window(node: Node, shape: Sequence[int], kernel: Sequence[int], transpo
         raise node.error(f"a window with an attribute of {largest}", f"at most {LARGEST}")
     if auto_pad == "VALID":
         pads = [0] * (2 * rank)
-    elif auto_pad != "NOTSET" and not transposed:
-        pads = _same_pads(node, shape[2:], kernel, strides, dilations, auto_pad == "SAME_UPPER")
-    return Window(tuple(kernel), tuple(strides), tuple(pads), tuple(dilations), auto_pad)
+    window = Window(tuple(kernel), tuple(strides), tuple(pads), tuple(dilations), auto_pad)
+    return _padded_alike(window, shape[2:]) if window.is_same and not transposed else window
 
 
-def _same_pads(
-    node: Node,
-    extents: Sequence[int],
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    upper: bool,
-) -> list[int]:
-    """Pads such that there are `ceil(extent / stride)` positions; an odd one goes to the end if `upper`.
+def _padded_alike(window: Window, extents: Sequence[Symbolic]) -> Window:
+    """The window of SAME_*, padded such that there are `ceil(extent / stride)` positions.
 
-    What is padded follows from how many elements the last window has: 1 to `stride`. Where that depends on the extents
-    of a call, the end gets the most of all calls, which leaves the number of positions as it is in each.
+    What is padded follows from how many elements the last window has: 1 to `stride`. Where only what is padded behind
+    depends on the extents of a call, the end gets the most of all calls, which leaves the number of positions as it is
+    in each.
     """
-    before: list[int] = []
-    after: list[int] = []
-    for extent, size, stride, dilation in zip(extents, kernel, strides, dilations, strict=True):
-        reach, rest = dilation * (size - 1) + 1, extent % stride
+    before, after = [0] * window.rank, [0] * window.rank
+    covered: dict[int, Symbolic] = {}
+    for d, (extent, stride) in enumerate(zip(extents, window.strides, strict=True)):
+        rest = extent % stride
         # Of all remainders these two pad the most and the least.
         rests = (1, stride) if isinstance(rest, Extent) else (int(rest) or stride,)
-        totals = [max(reach - each, 0) for each in rests]
-        halves = {total // 2 if upper else total - total // 2 for total in totals}
+        totals = [max(window.reach(d) - each, 0) for each in rests]
+        halves = {total // 2 if window.is_upper else total - total // 2 for total in totals}
         if len(halves) > 1:
-            what = f"the padding before {extent} elements, strides of {stride}, depends on the extents of a call"
-            raise node.error(what, f"extents of one remainder by {stride}, such as multiples of it")
-        half = halves.pop()
-        before.append(half)
-        after.append(max(totals) - half)
-    return before + after
+            covered[d] = covered_extent(extent, window.kernel[d], stride, window.dilations[d])
+            continue
+        before[d] = halves.pop()
+        after[d] = max(totals) - before[d]
+    return replace(window, pads=(*before, *after), covered=covered)
 
 
-__all__ = ["AUTO_PADS", "LARGEST", "Window", "read_window"]
+__all__ = ["AUTO_PADS", "LARGEST", "read_window"]
