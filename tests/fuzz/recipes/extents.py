@@ -12,6 +12,7 @@ from tests.fuzz.draw import Undrawable
 from tests.fuzz.recipes.numbers import Numbers
 
 _F32 = np.dtype(np.float32)
+_BORDERS = ("edge", "reflect")
 Recipe = Callable[[Numbers], None]
 
 
@@ -130,7 +131,39 @@ def _pad(d: Numbers) -> None:
     amounts = [d.known(0, 0, 1) for _ in range(2 * rank)]
     amounts[d.draw.between(0, 2 * rank - 1)] = d.any()
     value = [d.draw.of(_F32, ())] if d.draw.chance(0.5) else []
-    d.draw.node("Pad", [name, d.rows(amounts), *value], mode="constant")
+    d.draw.node("Pad", [name, d.rows(amounts), *value], mode=d.draw.choice(("constant", "constant", *_BORDERS)))
+
+
+def _pad_to(d: Numbers) -> None:
+    """To a fixed length, at one of both ends."""
+    name = _data(d)
+    axis = d.draw.between(0, d.draw.array(name).ndim - 1)
+    shape = d.node("Shape", [name])
+    extent = d.node("Gather", [shape, d.draw.constant(np.array(axis, np.int64))], axis=0)
+    amounts = [d.known(0) for _ in range(2 * d.draw.array(name).ndim)]
+    missing = d.node("Sub", [d.known(d.draw.array(name).shape[axis] + d.draw.between(0, 3)), extent])
+    amounts[axis + d.draw.choice((0, d.draw.array(name).ndim))] = missing
+    d.draw.node("Pad", [name, d.rows(amounts)], mode=d.draw.choice(("constant", "edge")))
+
+
+def _border(d: Numbers) -> None:
+    """Repeated elements around a dimension that may change."""
+    name = _data(d)
+    pads = [d.draw.between(0, 2) for _ in range(2 * d.draw.array(name).ndim)]
+    d.draw.node("Pad", [name, d.draw.longs(pads)], mode=d.draw.choice(_BORDERS))
+
+
+def _windows(d: Numbers) -> None:
+    """Under a window that moves in strides along the last dimension, padded by a rule or rounded up."""
+    name = _data(d, (3,))
+    size = d.draw.between(1, 3)
+    more: dict[str, object] = {"auto_pad": d.draw.choice(("SAME_UPPER", "SAME_LOWER"))}
+    if d.draw.chance(0.5):
+        more = {"pads": [d.draw.between(0, size - 1) for _ in range(2)], "ceil_mode": d.draw.choice((None, 1))}
+    operator = d.draw.choice(("MaxPool", "AveragePool"))
+    if operator == "AveragePool":
+        more["count_include_pad"] = d.draw.choice((None, 1))
+    d.draw.node(operator, [name], kernel_shape=[size], strides=[d.draw.between(1, size)], **more)
 
 
 def _top(d: Numbers) -> None:
@@ -237,12 +270,13 @@ def _product(d: Numbers) -> None:
 
 EXTENTS: Sequence[Recipe] = (
     _gather, _gather_elements, _gather_nd, _slice, _slice, _expand, _expand, _constant_of_shape, _shape_of, _tile,
-    _range, _reshape, _reshape, _pad, _top, _trilu, _split, _mask, _scaled,
+    _range, _reshape, _reshape, _pad, _pad_to, _top, _trilu, _split, _mask, _scaled,
 )  # fmt: skip
 """What reads numbers."""
 ALONG: Sequence[Recipe] = (
     _along("Softmax"), _along("LogSoftmax"), _along("Hardmax"), _along("ArgMax"), _along("ArgMin"),
-    _along("LpNormalization"), _cumulative, _folded, _folded, _reversed, _joined, _product, _top,
+    _along("LpNormalization"), _cumulative, _folded, _folded, _reversed, _joined, _product, _top, _border,
+    _windows,
 )  # fmt: skip
 """Operators along an axis that may change."""
 
