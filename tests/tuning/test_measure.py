@@ -45,7 +45,7 @@ void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *ou
 """
 BODIES = {
     "right": "for (int i = 0; i < 64; ++i) y[i] = x[i] > 0 ? x[i] : 0;",
-    "slow": "for (int n = 0; n < 6400; ++n) { int i = n % 64; y[i] = x[i] > 0 ? x[i] : 0; kept += y[i]; }",
+    "slow": "for (int n = 0; n < 19200000; ++n) { int i = n % 64; y[i] = x[i] > 0 ? x[i] : 0; kept += y[i]; }",
     "wrong": "for (int i = 0; i < 64; ++i) y[i] = x[i];",
     "unfinished": "for (int i = 0; i < 63; ++i) y[i] = x[i] > 0 ? x[i] : 0;",
     "crash": "abort();",
@@ -69,6 +69,7 @@ def comparison(*names: str) -> Comparison:
 
 
 def test_right_libraries_have_times() -> None:
+    """The slow one takes longer than a busy machine keeps the other waiting for a processor."""
     first, second = timings(comparison("right", "slow"))
     assert (first.error, second.error) == (None, None)
     assert first.seconds is not None
