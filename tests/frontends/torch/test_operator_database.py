@@ -23,6 +23,7 @@ UNDEFINED = "its elements are whatever the memory held"
 LEFT_OUT = {
     **dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided"), UNDEFINED),
     **dict.fromkeys(("new_empty", "new_empty_strided"), UNDEFINED),
+    "topk": "which of equal elements it takes, and its samples of integers have some",
     "to_sparse": "a result without memory of its own",
     "hash_tensor": "unsigned integers, which PyTorch does not add",
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "PyTorch computes other strides than it infers",
