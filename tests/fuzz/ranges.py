@@ -147,7 +147,7 @@ def calls_of(program: Program) -> DynamicCalls:
         ]
         for specs, extents in ((program.inputs, program.input_extents), (program.outputs, program.output_extents))
     )
-    return DynamicCalls(program.symbols, program.extents, inputs, outputs)
+    return DynamicCalls(program.symbols, program.extents, inputs, outputs, program.found)
 
 
 __all__ = ["RangedCase", "Values", "calls_of"]

@@ -15,8 +15,8 @@ Array = NDArray[Any]
 
 
 def within_extents(program: Program, outputs: Sequence[Array]) -> list[Array]:
-    """What a `CompiledModel` gives of them."""
-    if not program.found:
+    """What a `CompiledModel` gives of them; of a range all, whose calls say the symbols."""
+    if not program.found or program.symbols:
         return list(outputs)
     pairs = zip(program.outputs, program.output_extents, strict=True)
     tensors = [Tensor(spec.name, spec.shape, str(spec.dtype), extents) for spec, extents in pairs]
