@@ -239,3 +239,19 @@ def test_a_loop_that_grows_its_state_and_finds_extents() -> None:
     x = np.array([1, 0, 2, 0, 3, -1], np.float32)
     (wanted,) = _expected(proto, {"x": x})
     np.testing.assert_allclose(treadle.compile(proto).run({"x": x})["y"], wanted, rtol=1e-6)
+
+
+def test_a_slice_up_to_the_larger_of_a_number_and_an_extent() -> None:
+    """Which one it is depends on the call: the end counts as data."""
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+g (float[n] x) => (float[m, 2] y) <int64[1] four = {4}, int64[1] zero = {0}, float[9, 2] t = {
+  0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}> {
+  length = Shape(x)
+  end = Max(length, four)
+  y = Slice(t, zero, end, zero)
+}""")
+    compiled = treadle.compile(proto, shapes={"x": (treadle.Dim("n", 1, 9),)})
+    for n in range(1, 10):
+        x = np.zeros(n, np.float32)
+        (wanted,) = _expected(proto, {"x": x})
+        np.testing.assert_array_equal(compiled.run({"x": x})["y"], wanted)
