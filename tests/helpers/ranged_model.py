@@ -98,6 +98,13 @@ class Case:
         values = self.values(call)
         self._compare(call, compiled(**values), oracle.run(None, values))
 
+    def check_compiled(self, calls: Iterable[Call], threads: int) -> None:
+        """Calls of the model as compiled C against ONNX Runtime."""
+        oracle = self.oracle()
+        with treadle.compile(self.model(), shapes=self.shapes, threads=threads) as compiled:
+            for call in calls:
+                self.check(call, compiled, oracle)
+
     @property
     def largest(self) -> Call:
         return {dim.name: dim.greatest for dim in self.dims}

@@ -9,7 +9,6 @@ import pytest
 from onnx import NodeProto
 from onnx.helper import make_node
 
-import treadle
 from tests.helpers.ranged_model import Case, weights
 from treadle.backends.reference.evaluate_module import find_function
 from treadle.errors import TreadleError
@@ -253,11 +252,7 @@ COMPILED = [
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_calls_agree_with_onnx_runtime(name: str) -> None:
-    case = CASES[name]
-    oracle = case.oracle()
-    with treadle.compile(case.model(), shapes=case.shapes, threads=1) as compiled:
-        for call in case.every_call:
-            case.check(call, compiled, oracle)
+    CASES[name].check_compiled(CASES[name].every_call, threads=1)
 
 
 def test_a_row_of_a_table_agrees_on_the_emulator() -> None:

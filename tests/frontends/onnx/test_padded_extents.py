@@ -10,7 +10,6 @@ import pytest
 from onnx import NodeProto
 from onnx.helper import make_node
 
-import treadle
 from tests.helpers.ranged_model import Case, shape_of, weights
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.importer import import_model
@@ -166,11 +165,7 @@ COMPILED = [
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_calls_agree_with_onnx_runtime(name: str) -> None:
-    case = CASES[name]
-    oracle = case.oracle()
-    with treadle.compile(case.model(), shapes=case.shapes, threads=1) as compiled:
-        for call in case.every_call:
-            case.check(call, compiled, oracle)
+    CASES[name].check_compiled(CASES[name].every_call, threads=1)
 
 
 def test_padding_of_the_call_agrees_on_the_emulator() -> None:

@@ -170,11 +170,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_call_agrees_with_onnx_runtime(name: str) -> None:
-    case = CASES[name]
-    oracle = case.oracle()
-    with treadle.compile(case.model(), shapes=case.shapes, threads=2) as compiled:
-        for call in case.calls:
-            case.check(call, compiled, oracle)
+    CASES[name].check_compiled(CASES[name].calls, threads=2)
 
 
 def test_no_call_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

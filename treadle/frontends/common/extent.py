@@ -189,7 +189,7 @@ def range_of(number: Symbolic) -> tuple[int, int] | None:
 
 
 def minimum(a: Symbolic, b: Symbolic) -> Symbolic:
-    """The number that is the smaller one in every call, or as small; VerifyException where that depends on the call."""
+    """The number that is the smaller one in every call, or as small; Misfit where that depends on the call."""
     known = range_of(a - b)
     if known is not None and known[0] >= 0:
         return b
@@ -197,7 +197,7 @@ def minimum(a: Symbolic, b: Symbolic) -> Symbolic:
 
 
 def maximum(a: Symbolic, b: Symbolic) -> Symbolic:
-    """The number that is the larger one in every call, or as large; VerifyException where that depends on the call."""
+    """The number that is the larger one in every call, or as large; Misfit where that depends on the call."""
     return b if minimum(a, b) is a else a
 
 

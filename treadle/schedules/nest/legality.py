@@ -13,7 +13,7 @@ MOST_ACCUMULATORS = 1024
 """Of a CPU's register tile, whose code is unrolled: twice the 512 floats of 32 vectors of 16, the largest register
 file."""
 MOST_UNROLLED_TERMS = 8192
-"""Of the straight code that marks make on a CPU. GCC 12 compiled a product of bytes with 384 accumulators in 10 s with
+"""Terms that unrolling writes out, on a CPU. GCC 12 compiled a product of bytes with 384 accumulators in 10 s with
 16 terms of each, with 64 not in 60 s (one core of Zen 3 beside other jobs)."""
 OTHER_REGISTERS = 16
 """Of a GPU's thread, for addresses and counters beside what a nest keeps. A lower bound, since it rejects: seven

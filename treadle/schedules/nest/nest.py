@@ -162,7 +162,7 @@ class Nest:
 
     @cached_property
     def unrolled_terms(self) -> int:
-        """Of the code that unrolling writes out: those of the tile in each iteration of the other unrolled levels."""
+        """Terms that unrolling writes out: those of the tile, for each iteration of the unrolled levels around it."""
         trips = (level.trips for n, level in enumerate(self.levels) if level.unroll and n not in self.tile)
         return self.accumulators * prod(trips)
 

@@ -191,7 +191,8 @@ def _peeled(
     if len(g.found.counts) > counts:
         g.found.keep(counts)
         return None
-    limit, known = (None if isinstance(n, Tensor | None) else n - 1 for n in (trips.limit, trips.known))
+    assert not isinstance(trips.limit, Tensor), "a loop that data bound may not run at all"
+    limit, known = (None if n is None else n - 1 for n in (trips.limit, trips.known))
     if 0 in (limit, known) or (condition.array is not None and not condition.array.reshape(-1)[0]):
         return [*state, *(g.stack([row], 0) for row in first)]
     others = Trips(limit, condition, known)
