@@ -125,8 +125,8 @@ PER_OPERATORS = 8
 """Cases of the same operators that every run compiles."""
 
 
-def thinned(cases: Sequence[TestCase]) -> set[str]:
-    """Names of `PER_OPERATORS` cases, at most, of each set of operators, evenly spread over their list.
+def thinned(cases: Sequence[TestCase], most: int = PER_OPERATORS) -> set[str]:
+    """Names of `most` cases, at most, of each set of operators, evenly spread over their list.
 
     All of them take 190 seconds of a processor, these 130. The others are casts between further types, attributes in
     further combinations and the like: slow tests, and rows of `make conformance`.
@@ -136,7 +136,7 @@ def thinned(cases: Sequence[TestCase]) -> set[str]:
         alike.setdefault(frozenset(map(_name, model_of(case).graph.node)), []).append(case.name)
     kept = set[str]()
     for names in alike.values():
-        count = min(len(names), PER_OPERATORS)
+        count = min(len(names), most)
         kept.update(names[n * len(names) // count] for n in range(count))
     return kept
 

@@ -1,0 +1,70 @@
+"""The models whose printed text has a fingerprint, and the targets that each is lowered for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from onnx import ModelProto
+
+from tests.frontends.onnx.node_cases import SUPPORTED, data_of, thinned
+from tests.models.catalog import MODELS
+from tests.models.ranges import RANGES, SHORTENED
+from tests.models.shortened import shortened
+from treadle.compile_options import Precision
+from treadle.shapes import Shapes
+
+TARGETS = ("avx512", "avx2", "sse2", "neon", "sm_80", "sm_90")
+GPUS = ("sm_80", "sm_90")
+
+_NARROW = ("minilm", "mtcnn_pnet", "mtcnn_onet", "light_squeezenet")
+"""Models in f16 and bf16, too: attention, products, convolutions of one and of three pixels, channels that no vector
+divides. Every precision of every model would take three times as long."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to lower; `load` gives its file, or the model itself, and may write into the folder it is given."""
+
+    name: str
+    load: Callable[[Path], Path | ModelProto]
+    shapes: Shapes = field(default_factory=dict[str, Sequence[int]])
+    precision: Precision = "f32"
+    targets: Sequence[str] = TARGETS
+
+
+def all_cases() -> Mapping[str, Case]:
+    """The catalogue at its fixed shapes and in ranges, and one of ONNX's own graphs for each set of operators."""
+    catalog = [Case(name, partial(_whole, name), model.input_shapes) for name, model in MODELS.items()]
+    narrow = [
+        Case(f"{name} {precision}", partial(_whole, name), MODELS[name].input_shapes, precision, targets)
+        for name in _NARROW
+        for precision, targets in _PRECISIONS
+    ]
+    ranged = [
+        Case(f"{name} ranges", partial(_short if name in SHORTENED else _whole, name), ranges.shapes)
+        for name, ranges in {**RANGES, **SHORTENED}.items()
+    ]
+    written = [case for case in SUPPORTED if "_expanded" not in case.name]
+    kept = thinned(written, 1)
+    graphs = [Case(case.name, partial(_node, n)) for n, case in enumerate(SUPPORTED) if case.name in kept]
+    return {case.name: case for case in (*catalog, *narrow, *ranged, *graphs)}
+
+
+_PRECISIONS: Sequence[tuple[Precision, Sequence[str]]] = (("f16", TARGETS), ("bf16", TARGETS), ("tf32", GPUS))
+
+
+def _whole(name: str, folder: Path) -> Path:
+    del folder
+    return MODELS[name].path()
+
+
+def _short(name: str, folder: Path) -> Path:
+    return shortened(name, folder)
+
+
+def _node(number: int, folder: Path) -> ModelProto:
+    del folder
+    return data_of(SUPPORTED[number])[0][0]
