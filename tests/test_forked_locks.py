@@ -16,7 +16,7 @@ from treadle.backends.c import shared_library
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.cuda.emulator import build
 from treadle.environment import load_environment
-from treadle.index import atom
+from treadle.index import expr
 from treadle.index.expr import var
 from treadle.store import store_of
 
@@ -56,7 +56,7 @@ def under(lock: Callable[[], AbstractContextManager[object]]) -> Callable[[Calla
 @pytest.mark.parametrize(
     ("hold", "action"),
     [
-        (under(lambda: atom._interning), index_algebra),
+        (under(lambda: expr._interning), index_algebra),
         (shared_library._loading.call, load_library),
         (under(lambda: store_of(load_environment())._lock), fetch_from_the_store),
         (build._ONE_RUNTIME.call, build_for_the_emulator),

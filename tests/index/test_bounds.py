@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.index.algebra import Comparison
 from treadle.index.bounds import facts_of, range_under
-from treadle.index.comparison import Comparison
-from treadle.index.expr import Expr, const, var
-from treadle.index.ranges import Range, is_empty
+from treadle.index.expr import Expr, Range, const, is_empty, var
 
 RANGES = {"b": (0, 3), "t": (0, 11), "k": (-2, 4)}
 B, T, K = (var(name, *bounds) for name, bounds in RANGES.items())

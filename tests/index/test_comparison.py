@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from treadle.index.comparison import Comparison, comparisons_of, truth_of
+from treadle.index.algebra import Comparison, comparisons_of, truth_of
 from treadle.index.expr import Expr, const, var
 
 COMPARE = {

@@ -9,9 +9,8 @@ from xdsl.dialects import test
 from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
-from treadle.index.conditions import Bounds, comparisons_around
-from treadle.index.ranges import Range
-from treadle.index.reader import IndexReader
+from treadle.index.expr import Range
+from treadle.index.reader import Bounds, IndexReader, comparisons_around
 
 KERNEL = """loop.func @k(%A : memref<4xf32>) grid(%b in 8) threads(%t in 32) {{
   %c0 = arith.constant 0 : index

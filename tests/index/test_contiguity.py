@@ -13,10 +13,9 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison, stride_along
 from treadle.index.contiguity import LANE, Lanes, agree, in_lanes, is_run, moves_as_vectors, varies, widest
 from treadle.index.expr import Expr, const, var
-from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
 
 BASE = var("base", 0, 5)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.index.divisors import divisor_chain, divisors_of
+from treadle.index.algebra import divisor_chain, divisors_of
 from treadle.index.expr import var
 
 X, Y = var("x", 0, 999), var("y", 0, 99)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.index.algebra import alignment, always_less, split_linear
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.linear import alignment, always_less, split_linear
 
 RANGES = {"t": (0, 127), "i": (0, 3), "j": (0, 11), "n": (1, 40), "s": (-9, 30)}
 T, I4, J, N, S = (var(k, *r) for k, r in RANGES.items())

@@ -7,7 +7,7 @@ from xdsl.dialects import test
 from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
 from treadle.index.reader import IndexReader
 
 CASES: dict[str, tuple[str, Range]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from treadle.index.algebra import depends_on, function_of, stride_along
 from treadle.index.expr import Expr, const, var
-from treadle.index.linear import depends_on, function_of, stride_along
 
 ROW, COLUMN = var("i", 0, 31), var("j", 0, 7)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.index.linear_program import ContradictionError, Linear, maximum
-from treadle.index.ranges import Range
+from treadle.index.bounds import ContradictionError, Linear, maximum
+from treadle.index.expr import Range
 
 NAMES = "xyz"
 Terms = tuple[int, ...]

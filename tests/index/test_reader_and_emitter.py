@@ -13,8 +13,7 @@ from xdsl.parser import Parser
 from xdsl.rewriter import InsertPoint
 
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr, const, mod, var
-from treadle.index.ranges import Range
+from treadle.index.expr import Expr, Range, const, mod, var
 from treadle.index.reader import IndexReader
 
 RANGES: list[Range] = [(0, 127), (0, 3), (-9, 30), (None, None)]

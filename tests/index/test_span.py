@@ -7,9 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.index.atom import Var
-from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.span import span_of
+from treadle.index.algebra import span_of
+from treadle.index.expr import Expr, Var, const, floordiv, mod, var
 
 RANGES = {"x": (0, 5), "y": (-3, 2), "r": (0, 4), "t": (1, 3)}
 VARIABLES = [var(name, *bounds) for name, bounds in RANGES.items()]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from treadle.index.emitter import expression_text
 from treadle.index.expr import const, var
-from treadle.index.text import expression_text
 
 
 def test_what_text_looks_like():

@@ -11,9 +11,8 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import var
-from treadle.index.ranges import Range
-from treadle.index.width import index_bits, index_reach
+from treadle.index.expr import Range, var
+from treadle.index.reader import index_bits, index_reach
 
 KERNEL = """loop.func @k(%A : memref<4xf32>) grid(%b in {grid}) threads(%t in 1024) {{
   %zero = arith.constant 0 : index

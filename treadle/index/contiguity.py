@@ -13,9 +13,8 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, SSAValue
 
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison, alignment, depends_on, function_of, split_linear
 from treadle.index.expr import Expr, const, floordiv, var
-from treadle.index.linear import alignment, depends_on, function_of, split_linear
 from treadle.index.reader import IndexReader
 
 LANE = "lane"

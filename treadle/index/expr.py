@@ -16,12 +16,193 @@ xDSL: a variable's key is any hashable value.
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import weakref
 from collections.abc import Hashable, Iterator, Mapping
 from math import gcd
-from typing import Any
+from typing import Any, TypeAlias
 
-from treadle.index.atom import Atom, Div, Mod, Monomial, Var, atom_order, intern
-from treadle.index.ranges import Range, range_product
+# Ranges of integers: inclusive bounds, open where unknown.
+
+Range: TypeAlias = tuple[int | None, int | None]
+"""Inclusive bounds (lo, hi); None is unbounded on that side."""
+
+
+UNBOUNDED: Range = (None, None)
+EMPTY: Range = (0, -1)
+
+
+def is_inside(a: Range, b: Range) -> bool:
+    """Whether all of a is in b."""
+    above = b[0] is None or (a[0] is not None and a[0] >= b[0])
+    return above and (b[1] is None or (a[1] is not None and a[1] <= b[1]))
+
+
+def is_empty(a: Range) -> bool:
+    """Whether a is empty."""
+    return a[0] is not None and a[1] is not None and a[0] > a[1]
+
+
+def range_product(a: Range, b: Range) -> Range:
+    """Bounds of x * y for x in a, y in b."""
+    if a == (0, 0) or b == (0, 0):
+        return (0, 0)
+    if None not in a and None not in b:
+        products = [x * y for x in a for y in b if x is not None and y is not None]
+        return min(products), max(products)
+    (alo, ahi), (blo, bhi) = a, b
+    if ahi is not None and ahi <= 0:
+        return _negated(range_product(_negated(a), b))
+    if bhi is not None and bhi <= 0:
+        return _negated(range_product(a, _negated(b)))
+    if alo is not None and blo is not None and alo >= 0 and blo >= 0:
+        return alo * blo, None if ahi is None or bhi is None else ahi * bhi
+    if alo is not None and alo >= 0 and ahi is not None:
+        return None if blo is None else ahi * blo, None if bhi is None else ahi * bhi
+    if blo is not None and blo >= 0 and bhi is not None:
+        return None if alo is None else bhi * alo, None if ahi is None else bhi * ahi
+    return None, None
+
+
+def range_sum(a: Range, b: Range) -> Range:
+    """Bounds of x + y for x in a, y in b."""
+    return (
+        None if a[0] is None or b[0] is None else a[0] + b[0],
+        None if a[1] is None or b[1] is None else a[1] + b[1],
+    )
+
+
+def intersection(a: Range, b: Range) -> Range:
+    """Bounds of the numbers that are in a and in b."""
+    lo = max((x for x in (a[0], b[0]) if x is not None), default=None)
+    return lo, min((x for x in (a[1], b[1]) if x is not None), default=None)
+
+
+def range_min(a: Range, b: Range) -> Range:
+    """Bounds of min(x, y) for x in a, y in b."""
+    return _lowest(a[0], b[0]), min((x for x in (a[1], b[1]) if x is not None), default=None)
+
+
+def range_max(a: Range, b: Range) -> Range:
+    """Bounds of max(x, y) for x in a, y in b."""
+    return max((x for x in (a[0], b[0]) if x is not None), default=None), _highest(a[1], b[1])
+
+
+def range_union(a: Range, b: Range) -> Range:
+    """Bounds of the numbers that are in a or in b."""
+    return _lowest(a[0], b[0]), _highest(a[1], b[1])
+
+
+def range_of_bits(a: Range, b: Range) -> Range:
+    """Bounds of x and y, x or y, x exclusive or y, bit by bit, for x in a, y in b."""
+    (alo, ahi), (blo, bhi) = a, b
+    if alo is None or blo is None or alo < 0 or blo < 0:
+        return None, None
+    return 0, None if ahi is None or bhi is None else (1 << max(ahi, bhi).bit_length()) - 1
+
+
+def _lowest(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else min(a, b)
+
+
+def _highest(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def _negated(a: Range) -> Range:
+    return None if a[1] is None else -a[1], None if a[0] is None else -a[0]
+
+
+# The atoms of index expressions: variables, quotients, remainders.
+#
+# Equal atoms are one object, kept by weak references: they compare by identity, and are freed with the last expression
+# over them.
+
+_serial = itertools.count()
+_interning = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: a thread of the parent that held the lock does not exist there."""
+    global _interning
+    _interning = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class Atom:
+    """A factor of a monomial.  Equal atoms are one object; the serial number orders them."""
+
+    __slots__ = ("__weakref__", "range", "serial")
+    serial: int
+    range: Range
+
+
+class Var(Atom):
+    """A variable: `key` names it, `lo` and `hi` bound it inclusively (None: unbounded)."""
+
+    __slots__ = ("hi", "key", "lo")
+
+    def __init__(self, key: Hashable, lo: int | None, hi: int | None) -> None:
+        self.key, self.lo, self.hi = key, lo, hi
+        self.range = (lo, hi)
+
+    def __str__(self) -> str:
+        return str(self.key)
+
+
+class Div(Atom):
+    """Floor division of `arg` by the positive constant `divisor`; build it with `floordiv`.
+
+    `flat` remembers an equal quotient in the form that recombination compares by.
+    """
+
+    __slots__ = ("arg", "divisor", "flat")
+    flat: Atom | None
+
+    def __init__(self, arg: Expr, divisor: int) -> None:
+        self.arg, self.divisor, self.flat = arg, divisor, None
+        lo, hi = arg.range()
+        self.range = (None if lo is None else lo // divisor, None if hi is None else hi // divisor)
+
+    def __str__(self) -> str:
+        return f"(({self.arg}) // {self.divisor})"
+
+
+class Mod(Atom):
+    """Remainder of `arg` in [0, divisor); build it with `mod`."""
+
+    __slots__ = ("arg", "divisor")
+
+    def __init__(self, arg: Expr, divisor: int) -> None:
+        self.arg, self.divisor = arg, divisor
+        self.range = (0, divisor - 1)
+
+    def __str__(self) -> str:
+        return f"(({self.arg}) % {self.divisor})"
+
+
+Monomial: TypeAlias = tuple[Atom, ...]
+
+_atoms: weakref.WeakValueDictionary[tuple[Hashable, ...], Atom] = weakref.WeakValueDictionary()
+
+
+def intern(kind: type[Var] | type[Div] | type[Mod], *fields: Hashable) -> Atom:
+    """The one atom of this kind with these fields."""
+    with _interning:
+        atom = _atoms.get((kind, *fields))
+        if atom is None:
+            atom = kind(*fields)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            atom.serial = next(_serial)
+            _atoms[(kind, *fields)] = atom
+        return atom
+
+
+def atom_order(atom: Atom) -> int:
+    """Sorts the factors of a monomial."""
+    return atom.serial
 
 
 class Expr:

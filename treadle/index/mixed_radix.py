@@ -13,8 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from treadle.index.atom import Atom, Div, Mod, Var
-from treadle.index.expr import Expr, const
+from treadle.index.expr import Atom, Div, Expr, Mod, Var, const
 
 
 @dataclass(frozen=True, order=True)

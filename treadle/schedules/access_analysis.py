@@ -10,11 +10,9 @@ from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import BlockArgument, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison, divisor_chain, divisors_of, stride_along
 from treadle.index.contiguity import in_lanes, moves_as_vectors, widest
-from treadle.index.divisors import divisor_chain, divisors_of
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.linear import stride_along
 from treadle.index.reader import IndexReader
 
 _WARP, _SECTOR = 32, 8

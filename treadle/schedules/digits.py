@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
-from treadle.index.atom import Var
-from treadle.index.divisors import divisor_chain, divisors_of
-from treadle.index.expr import Expr, const, var
-from treadle.index.linear import stride_along
+from treadle.index.algebra import divisor_chain, divisors_of, stride_along
+from treadle.index.expr import Expr, Var, const, var
 
 Digits: TypeAlias = Sequence[tuple[float, int]]
 """(extent, stride) of each digit of a variable, the lowest first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.index.algebra import stride_along
 from treadle.index.expr import var
-from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import DefinitionAccesses
 
 

@@ -7,8 +7,8 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
+from treadle.index.algebra import stride_along
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.row_analysis import Rows
 

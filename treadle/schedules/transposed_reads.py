@@ -9,8 +9,8 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
+from treadle.index.algebra import stride_along
 from treadle.index.contiguity import moves_as_vectors, widest
-from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import (
     INNER,
     DefinitionAccesses,

@@ -20,9 +20,8 @@ from treadle.frontends.common.extent import (
     of_expression,
     reshaped,
 )
-from treadle.index.division import exact_quotient
+from treadle.index.algebra import exact_quotient, extremes
 from treadle.index.expr import const, floordiv, mod, var
-from treadle.index.extremes import extremes
 
 BATCH, SEQ, WIDTH = Symbol("batch", 1, 8), Symbol("seq", 1, 512), Symbol("w", 32, 2048, 32)
 

@@ -17,7 +17,7 @@ from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import numbered_constants
 from treadle.dialects.loop import MultiplyTilesOp
 from treadle.errors import TreadleError
-from treadle.index.width import index_bits
+from treadle.index.reader import index_bits
 from treadle.passes.lower.identifiers import kernel_identifier
 
 

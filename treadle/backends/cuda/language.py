@@ -69,7 +69,7 @@ def _is_byte_fragment(type: VectorType) -> bool:
 class CudaLanguage(Language):
     """CUDA C++17 for NVRTC.
 
-    `wide` says that some index needs 64 bits (`treadle/index/width.py`); otherwise an index is an `int`, which GPUs
+    `wide` says that some index needs 64 bits (`treadle/index/reader.py`); otherwise an index is an `int`, which GPUs
     compute faster.
     """
 

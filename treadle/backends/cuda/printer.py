@@ -10,7 +10,7 @@ from treadle.backends.cuda.compiler import HEADER_NAME, Unit
 from treadle.backends.cuda.language import CudaLanguage
 from treadle.dialects.cuda import KernelOp
 from treadle.errors import TreadleError
-from treadle.index.width import index_bits
+from treadle.index.reader import index_bits
 from treadle.passes.lower.identifiers import identifier
 
 

@@ -45,8 +45,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space
 from treadle.dialects.cuda.layout import buffer_bytes, is_global, space_of
 from treadle.dialects.cuda.memory import AllocOp
-from treadle.index.interface import HasIndexRanges
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
 from treadle.target import TARGETS, Target
 
 GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)

@@ -29,8 +29,8 @@ from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.model_nodes import NamesNodes
-from treadle.index.interface import HasIndexRanges
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
 
 REDUCTIONS = ("add", "mul", "max", "min", "and", "or")
 """The monoids that a reduction folds with."""

@@ -13,8 +13,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.index.emitter import expression_text
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.text import expression_text
 
 _DIMENSION = re.compile(r"d(\d{1,3})")
 

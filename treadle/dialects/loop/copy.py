@@ -35,8 +35,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.effects import CopyEffect, OrdersMemory
 from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr
-from treadle.index.interface import HasIndexRanges
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
 
 index = IndexType()
 

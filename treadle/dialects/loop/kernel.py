@@ -39,8 +39,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
 from treadle.dialects.loop.attributes import memref_of
 from treadle.dialects.model_nodes import NamesNodes
-from treadle.index.interface import HasIndexRanges
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
 
 index = IndexType()
 

@@ -32,8 +32,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.task.attributes import MapAttr
 from treadle.dialects.task.mapping import Mapping, prove_cover
-from treadle.index.interface import HasIndexRanges
-from treadle.index.ranges import Range
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
 
 
 @irdl_op_definition

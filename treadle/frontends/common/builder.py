@@ -58,8 +58,8 @@ from treadle.frontends.common.masked_operands import masked_operands
 from treadle.frontends.common.result_extents import Extents
 from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded, symbols_in
 from treadle.frontends.common.tensor import Tensor, erase_dead, extents_of, known_elements, known_operands
+from treadle.index.algebra import depends_on, split_linear
 from treadle.index.expr import Expr
-from treadle.index.linear import depends_on, split_linear
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeGuard
 import numpy as np
 
 from treadle.dialects.graph.definition import Misfit
-from treadle.index.division import exact_quotient
+from treadle.index.algebra import exact_quotient, extremes
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.extremes import extremes
 
 if TYPE_CHECKING:
     # What computes with shapes takes extents where it takes integers.

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.frontends.common.extent import Extent, Symbolic, of_expression
-from treadle.index.atom import Atom, Var
-from treadle.index.expr import Expr, floordiv, var
-from treadle.index.extremes import MOST_POINTS
+from treadle.index.algebra import MOST_POINTS
+from treadle.index.expr import Atom, Expr, Var, floordiv, var
 
 Table = NDArray[Any]
 _LARGEST_DIVISOR = 64

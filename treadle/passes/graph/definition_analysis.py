@@ -24,7 +24,7 @@ from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, yielded
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.fused import enclosing_compute
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr, const, var
+from treadle.index.expr import Expr, Range, const, var
 from treadle.index.mixed_radix import (
     DigitSum,
     PermutedDigit,
@@ -34,7 +34,6 @@ from treadle.index.mixed_radix import (
     inverted,
     strides,
 )
-from treadle.index.ranges import Range
 from treadle.index.reader import IndexReader
 from treadle.schedules.row_analysis import Rows, analyse_rows
 

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
-from treadle.index.comparison import Comparison, truth_of
+from treadle.index.algebra import Comparison, truth_of
 from treadle.index.expr import Expr, const
 from treadle.index.mixed_radix import strides
 from treadle.passes.graph.definition_analysis import index_reader, is_injective, shape_of

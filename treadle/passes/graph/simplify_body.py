@@ -15,9 +15,9 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
+from treadle.index.algebra import always_less
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
-from treadle.index.linear import always_less
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.definition_analysis import index_range, index_reader, read_index
 

@@ -8,8 +8,7 @@ from xdsl.ir import Block, SSAValue
 
 from treadle.dialects.graph.demanded import Constraint, dimension
 from treadle.dialects.loop import AllocOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
-from treadle.index.atom import Monomial, Var
-from treadle.index.expr import Expr, floordiv, mod, sum_of
+from treadle.index.expr import Expr, Monomial, Var, floordiv, mod, sum_of
 from treadle.passes.loop.loop_iterations import value_of
 
 

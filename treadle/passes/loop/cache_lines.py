@@ -13,8 +13,8 @@ from xdsl.ir import Block, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, KernelOp, type_of
+from treadle.index.algebra import depends_on, stride_along
 from treadle.index.expr import Expr, const
-from treadle.index.linear import depends_on, stride_along
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses
 from treadle.passes.loop.counted_loops import loops_in, most_trips, trip_count

@@ -26,8 +26,8 @@ from treadle.dialects.loop import (
     WaitOp,
     swizzle_of,
 )
+from treadle.index.algebra import depends_on
 from treadle.index.expr import Expr
-from treadle.index.linear import depends_on
 from treadle.passes.loop.accesses import Access, accesses
 from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.gpu_work import (

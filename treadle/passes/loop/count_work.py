@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, Space
+from treadle.index.algebra import depends_on
 from treadle.index.expr import Expr, const
-from treadle.index.linear import depends_on
 from treadle.passes.loop.accesses import Access, accesses, buffer_bytes
 from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.digits import digits_of

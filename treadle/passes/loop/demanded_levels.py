@@ -14,11 +14,9 @@ from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import DemandedAttr
 from treadle.dialects.graph.demanded import Constraint
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
-from treadle.index.atom import Div, Var
-from treadle.index.expr import Expr, var
-from treadle.index.linear import always_less
+from treadle.index.algebra import always_less, span_of
+from treadle.index.expr import Div, Expr, Var, var
 from treadle.index.reader import IndexReader
-from treadle.index.span import span_of
 from treadle.passes.graph.demand.facts import Extents
 from treadle.passes.loop.arrivals import agree
 from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element

@@ -11,12 +11,10 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp
-from treadle.index.comparison import Comparison
-from treadle.index.conditions import Bounds, comparisons_around, comparisons_in
+from treadle.index.algebra import Comparison, depends_on, split_linear
 from treadle.index.contiguity import LANE, in_lanes
 from treadle.index.expr import Expr, const, var
-from treadle.index.linear import depends_on, split_linear
-from treadle.index.reader import IndexReader
+from treadle.index.reader import Bounds, IndexReader, comparisons_around, comparisons_in
 from treadle.passes.loop.dense_layout import Part
 from treadle.passes.loop.kernels import constant_index
 

@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp
-from treadle.index.atom import Var
+from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import SECTOR_BYTES, Access, accesses, name_of
 from treadle.passes.loop.counted_loops import trip_count

@@ -7,9 +7,8 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.loop import ArriveOp
-from treadle.index.comparison import likelihood
+from treadle.index.algebra import depends_on, likelihood
 from treadle.index.expr import Expr
-from treadle.index.linear import depends_on
 from treadle.index.reader import IndexReader
 
 

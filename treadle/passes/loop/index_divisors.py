@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.index.divisors import divisors_of
+from treadle.index.algebra import divisors_of
 from treadle.index.reader import IndexReader
 
 DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.DivSIOp, arith.RemSIOp)

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.index.divisors import divisor_chain
+from treadle.index.algebra import divisor_chain
 from treadle.passes.loop.counted_loops import loops_in, trip_count
 from treadle.passes.loop.index_divisors import index_divisors
 from treadle.passes.loop.kernels import constant_index, kernels_of

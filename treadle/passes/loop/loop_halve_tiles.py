@@ -15,9 +15,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AgainBufferOp, AgainOp, LoadOp, Space, SpaceAttr, type_of
+from treadle.index.algebra import split_linear, stride_along
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
-from treadle.index.linear import split_linear, stride_along
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import accesses
 from treadle.passes.loop.counted_loops import loops_in, trip_count

@@ -10,9 +10,8 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.loop import KernelOp
-from treadle.index.atom import Var
-from treadle.index.expr import Expr, const, var
-from treadle.index.linear import split_linear
+from treadle.index.algebra import split_linear
+from treadle.index.expr import Expr, Var, const, var
 from treadle.index.reader import IndexReader
 
 

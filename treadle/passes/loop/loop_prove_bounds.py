@@ -16,11 +16,9 @@ from treadle.dialects.effects import accesses as effects_of
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, KernelOp, LaneMaskOp
 from treadle.errors import TreadleError
-from treadle.index.comparison import Comparison
-from treadle.index.conditions import Bounds, comparisons_around, comparisons_in
-from treadle.index.expr import Expr, var
-from treadle.index.ranges import Range, is_inside
-from treadle.index.reader import IndexReader
+from treadle.index.algebra import Comparison
+from treadle.index.expr import Expr, Range, is_inside, var
+from treadle.index.reader import Bounds, IndexReader, comparisons_around, comparisons_in
 from treadle.passes.loop.accesses import Access, accesses, name_of
 from treadle.passes.loop.kernels import kernels_of
 

@@ -19,9 +19,9 @@ from treadle.dialects.graph.demanded import Constraint
 from treadle.dialects.loop import AllocOp, DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.attributes import MapAttr
+from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
-from treadle.index.linear import depends_on, split_linear
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.demand.facts import ExtentArguments, enclosing_function, extents_of
 from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AsyncCopyOp, FuncOp, KernelOp, LoadOp, StoreOp
-from treadle.index.comparison import truth_of
+from treadle.index.algebra import truth_of
 from treadle.index.emitter import IndexEmitter
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import erase_dead, kernels_of

@@ -13,10 +13,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, KernelOp
-from treadle.index.atom import Div, Var
+from treadle.index.algebra import always_less
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr, floordiv, var
-from treadle.index.linear import always_less
+from treadle.index.expr import Div, Expr, Var, floordiv, var
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
 from treadle.passes.loop.demanded_levels import Condition, Level, Levels

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
-from treadle.index.atom import Var
+from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import SECTOR_BYTES, WARP, Access, accesses, name_of
 

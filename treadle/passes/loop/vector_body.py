@@ -11,11 +11,10 @@ from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
 from treadle.dialects.scalar import number_op
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison, alignment, split_linear
 from treadle.index.contiguity import LANE, varies
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, var
-from treadle.index.linear import alignment, split_linear
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.vector_elementwise import IN_MEMORY, check_access, is_elementwise, vector_form

@@ -8,9 +8,9 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp
+from treadle.index.algebra import alignment
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import floordiv
-from treadle.index.linear import alignment
 from treadle.index.reader import IndexReader
 
 index = IndexType()

@@ -7,7 +7,7 @@ from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 

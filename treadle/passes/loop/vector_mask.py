@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
-from treadle.index.comparison import Comparison
+from treadle.index.algebra import Comparison, split_linear
 from treadle.index.contiguity import LANE, varies
 from treadle.index.expr import Expr, floordiv
-from treadle.index.linear import split_linear
 
 
 class Unsupported(Exception):

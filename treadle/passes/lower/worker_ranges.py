@@ -9,8 +9,7 @@ from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.dialects.task import ForOp
 from treadle.errors import TreadleError
-from treadle.index.conditions import Bounds, comparisons_around
-from treadle.index.reader import IndexReader
+from treadle.index.reader import Bounds, IndexReader, comparisons_around
 
 _NO_WORKER = (0, -1)
 

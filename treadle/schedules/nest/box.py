@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
+from treadle.index.algebra import split_linear
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.index.linear import split_linear
 from treadle.schedules.nest.workload import Read
 
 

@@ -13,8 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.index.expr import Expr, var
-from treadle.index.ranges import Range
+from treadle.index.expr import Expr, Range, var
 from treadle.schedules.index_value import Index, Predicate, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.nest.held import Held

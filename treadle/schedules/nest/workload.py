@@ -17,9 +17,8 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definitio
 from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.loop.warp import lanes_fold
 from treadle.errors import TreadleError
-from treadle.index.atom import Var
-from treadle.index.comparison import Comparison
-from treadle.index.expr import Expr, var
+from treadle.index.algebra import Comparison
+from treadle.index.expr import Expr, Var, var
 from treadle.index.reader import IndexReader
 from treadle.schedules.access_analysis import spread
 from treadle.schedules.template import Anchor

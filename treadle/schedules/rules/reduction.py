@@ -12,7 +12,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from treadle.index.linear import stride_along
+from treadle.index.algebra import stride_along
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.sizes import sizes_of

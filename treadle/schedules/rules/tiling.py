@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from treadle.dialects.schedule.sizes import Size
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError
-from treadle.index.linear import depends_on
+from treadle.index.algebra import depends_on
 from treadle.schedules.nest.legality import MOST_ACCUMULATORS
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.rules.draft import Draft

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from treadle.errors import TreadleError
+from treadle.index.algebra import split_linear
 from treadle.index.expr import Expr, const
-from treadle.index.linear import split_linear
 from treadle.schedules.digits import Digits
 from treadle.schedules.nest.filling import filling_of
 from treadle.schedules.nest.nest import Nest, Stage

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from treadle.index.comparison import likelihood
+from treadle.index.algebra import likelihood
 from treadle.schedules.digits import Digits
 from treadle.schedules.search.nest_accesses import Key, Loop, depends, moved
 

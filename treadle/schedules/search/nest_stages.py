@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from treadle.errors import TreadleError
+from treadle.index.algebra import alignment
 from treadle.index.expr import const
-from treadle.index.linear import alignment
 from treadle.schedules.digits import Digits
 from treadle.schedules.nest.nest import Axis, Nest, Stage
 from treadle.schedules.search.group_cost import GroupCost

@@ -15,8 +15,8 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
+from treadle.index.algebra import stride_along
 from treadle.index.expr import Expr, floordiv, mod, var
-from treadle.index.linear import stride_along
 from treadle.schedules.access_analysis import DefinitionAccesses
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, ssa_values

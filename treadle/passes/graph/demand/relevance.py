@@ -9,12 +9,9 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, SSAValue, Use
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
-from treadle.index.atom import Var
 from treadle.index.bounds import facts_of
-from treadle.index.conditions import comparisons_in
-from treadle.index.expr import Expr, var
-from treadle.index.ranges import is_inside
-from treadle.index.reader import IndexReader
+from treadle.index.expr import Expr, Var, is_inside, var
+from treadle.index.reader import IndexReader, comparisons_in
 from treadle.passes.graph.demand.facts import Extents, Facts, both, either, extent_below, fact
 
 
