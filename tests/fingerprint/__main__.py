@@ -30,6 +30,7 @@ _DIGITS = 10
 
 Cell = tuple[str, str]
 """The names of a case and of a target."""
+_CASES = all_cases()
 
 
 def main(arguments: Sequence[str] | None = None, record: Path = RECORD) -> int:
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, record: Path = RECORD) -> int:
     chosen = parser.parse_args(arguments)
     cells = [
         (case.name, target)
-        for case in all_cases().values()
+        for case in _CASES.values()
         for target in case.targets
         if target in (chosen.target or TARGETS) and any(part in case.name for part in chosen.names or [""])
     ]
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, record: Path = RECORD) -> int:
     found = dict(zip(cells, _fingerprints(cells, chosen.folder, chosen.jobs), strict=True))
     recorded = read_record(record.read_text()) if record.exists() else {}
     if chosen.record:
-        whole = len(cells) == sum(len(case.targets) for case in all_cases().values())
+        whole = len(cells) == sum(len(case.targets) for case in _CASES.values())
         record.write_text(table(found if whole else {**recorded, **found}))
         return 0
     differing = [cell for cell in cells if found[cell] != recorded.get(cell)]
@@ -78,9 +79,6 @@ def fingerprint(cell: Cell, folder: Path | None = None) -> str:
         for kind, text in texts.items():
             (own / f"{kind}.txt").write_text(text)
     return "/".join(sha256(text.encode()).hexdigest()[:_DIGITS] for text in texts.values())
-
-
-_CASES = all_cases()
 
 
 def table(found: Mapping[Cell, str]) -> str:

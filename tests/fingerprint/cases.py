@@ -11,8 +11,8 @@ from onnx import ModelProto
 
 from tests.frontends.onnx.node_cases import SUPPORTED, data_of, thinned
 from tests.models.catalog import MODELS
-from tests.models.ranges import RANGES, SHORTENED
-from tests.models.shortened import shortened
+from tests.models.ranges import QUICK
+from tests.models.shortened import REPEATED, shortened
 from treadle.compile_options import Precision
 from treadle.shapes import Shapes
 
@@ -21,7 +21,7 @@ GPUS = ("sm_80", "sm_90")
 
 _NARROW = ("minilm", "mtcnn_pnet", "mtcnn_onet", "light_squeezenet")
 """Models in f16 and bf16, too: attention, products, convolutions of one and of three pixels, channels that no vector
-divides. Every precision of every model would take three times as long."""
+divides. Every precision of every model would be three times the work."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def all_cases() -> Mapping[str, Case]:
         for precision, targets in _PRECISIONS
     ]
     ranged = [
-        Case(f"{name} ranges", partial(_short if name in SHORTENED else _whole, name), ranges.shapes)
-        for name, ranges in {**RANGES, **SHORTENED}.items()
+        Case(f"{name} ranges", partial(shortened if name in REPEATED else _whole, name), ranges.shapes)
+        for name, ranges in QUICK.items()
     ]
     written = [case for case in SUPPORTED if "_expanded" not in case.name]
     kept = thinned(written, 1)
@@ -59,10 +59,6 @@ _PRECISIONS: Sequence[tuple[Precision, Sequence[str]]] = (("f16", TARGETS), ("bf
 def _whole(name: str, folder: Path) -> Path:
     del folder
     return MODELS[name].path()
-
-
-def _short(name: str, folder: Path) -> Path:
-    return shortened(name, folder)
 
 
 def _node(number: int, folder: Path) -> ModelProto:

@@ -72,7 +72,7 @@ def _cuda(module: ModuleOp, target: Target, folder: Path) -> tuple[str, str]:
 
 def _described(program: Program) -> str:
     """The program's tensors, symbols, memory and dispatches. Not the values of constants: NumPy's sums of folded ones
-    differ between processors."""
+    may differ between processors."""
     fields = [
         *(("input", each) for each in program.inputs),
         *(("output", each) for each in program.outputs),

@@ -44,8 +44,8 @@ RANGES: Mapping[str, Ranges] = {
     "ppocrv4_det": Ranges({"x": (1, 3, Dim("h", 32, 96, 32), Dim("w", 32, 128, 32))}, [{"h": 96, "w": 32}]),
 }
 """Of whole models."""
-SHORTENED: Mapping[str, Ranges] = {
+QUICK: Mapping[str, Ranges] = {
+    **RANGES,
     "ppocrv4_rec": Ranges({STARTS["ppocrv4_rec"]: (1, 480, 6, Dim("w", 8, 24))}, [{"w": 9}, {"w": 24}]),
-    "ppocrv4_det": RANGES["ppocrv4_det"],
 }
-"""Of models with fewer layers (`shortened.py`)."""
+"""Of the same models, with fewer layers where `shortened.py` has some to leave out."""

@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 import treadle
 from tests.models.agreement import Case
 from tests.models.catalog import require_model
-from tests.models.ranges import RANGES, SHORTENED, Ranges
+from tests.models.ranges import QUICK, RANGES, Ranges
 from tests.models.shortened import REPEATED, STARTS, shortened
 from treadle import Dim
 from treadle.tools.oracle import Definition
 
 Array = NDArray[Any]
-
-
-QUICK: Mapping[str, Ranges] = {**RANGES, **SHORTENED}
 
 
 def _inputs(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Array]:

@@ -2,7 +2,7 @@
 
 Facts are about integers: `7 - 2 * i >= 0` implies `3 - i >= 0`, and `3 - i // 16 >= 0` implies `63 - i >= 0`. A
 variable that facts and the expression divide (`i % 8` here, `i % 32` there) is replaced by its digits, and a sum that
-they divide by a new variable. `treadle/index/bounds.py` solves the linear problem that remains.
+they divide by a new variable. A linear program is what remains.
 """
 
 from __future__ import annotations

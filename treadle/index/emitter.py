@@ -1,4 +1,4 @@
-"""Symbolic expressions written as index arithmetic: `arith` on `index`."""
+"""Symbolic expressions written out: as text, and as index arithmetic (`arith` on `index`)."""
 
 from __future__ import annotations
 

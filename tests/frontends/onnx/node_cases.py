@@ -128,8 +128,8 @@ PER_OPERATORS = 8
 def thinned(cases: Sequence[TestCase], most: int = PER_OPERATORS) -> set[str]:
     """Names of `most` cases, at most, of each set of operators, evenly spread over their list.
 
-    All of them take 190 seconds of a processor, these 130. The others are casts between further types, attributes in
-    further combinations and the like: slow tests, and rows of `make conformance`.
+    All of them take 190 seconds of a processor, `PER_OPERATORS` of each 130. The others are casts between more types,
+    attributes in further combinations and the like: slow tests, and rows of `make conformance`.
     """
     alike: dict[frozenset[str], list[str]] = {}
     for case in cases:
