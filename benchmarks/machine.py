@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.c.compiler import find_toolchain
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.environment import available_cores, load_environment
 from treadle.version import __version__

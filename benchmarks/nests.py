@@ -18,8 +18,8 @@ from xdsl.parser import Parser
 
 from benchmarks.paper_operators import OPERATORS
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.sass import disassemble
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.loop import FuncOp as LoopFuncOp

@@ -27,8 +27,8 @@ from treadle.dialects.graph import (
     TransposeOp,
     UnaryOp,
 )
+from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.store import constant_attribute
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

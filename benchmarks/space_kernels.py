@@ -10,10 +10,10 @@ from multiprocessing import get_context
 
 from xdsl.parser import Parser
 
-from treadle.backends.buffers import BufferRef
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.driver import Shape3
 from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import relative_error
 from benchmarks.space_kernels import SpaceKernel
-from treadle.backends.buffers import BufferRef
 from treadle.backends.cuda.compiler import Unit
 from treadle.backends.cuda.driver import BoundLaunch, Driver
+from treadle.backends.interface import BufferRef
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

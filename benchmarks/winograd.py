@@ -41,7 +41,7 @@ from treadle.compile_options import CompileOptions
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGES, passes_of
 from treadle.dialects.graph import ConvOp
-from treadle.dialects.model_nodes import describe_nodes
+from treadle.dialects.location import describe_nodes
 from treadle.dialects.registry import treadle_context
 from treadle.host import host_target
 from treadle.model import CompiledModel

@@ -20,7 +20,7 @@ import treadle
 from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact import Artifact, file_digest
-from treadle.backends.c import shared_library
+from treadle.backends.c import open_artifact
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.interface import kernel_interface
 from treadle.errors import TreadleError
@@ -173,7 +173,7 @@ def test_what_runs_is_what_was_checked(on_cpu: Path, tmp_path: Path, monkeypatch
     """The file is replaced behind the check, as an attacker would in the time before it is loaded."""
     folder = tmp_path / "saved"
     shutil.copytree(on_cpu, folder)
-    load, loaded = shared_library.load_library, list[bytes]()
+    load, loaded = open_artifact.load_library, list[bytes]()
 
     def replace_then_load(image: bytes) -> object:
         (folder / "model.so").write_bytes(b"another program")
@@ -187,23 +187,23 @@ def test_what_runs_is_what_was_checked(on_cpu: Path, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("memory_files", [True, False])
 def test_two_libraries_from_memory_are_two(memory_files: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shared_library, "_has_memory_files", lambda: memory_files)
+    monkeypatch.setattr(open_artifact, "_has_memory_files", lambda: memory_files)
     before = len(os.listdir("/proc/self/fd"))
     answers: list[int] = []
     for answer in (1, 2, 1):
         path = tmp_path / f"answer{answer}.c"
         path.write_text(f"int answer_{memory_files}(void) {{ return {answer}; }}\n")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path.with_suffix(".so")), str(path)], check=True)
-        library = shared_library.load_library(path.with_suffix(".so").read_bytes())
+        library = open_artifact.load_library(path.with_suffix(".so").read_bytes())
         answers.append(library[f"answer_{memory_files}"]())
     assert answers == [1, 2, 1]
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_library_says_what_it_expects(on_cpu: Path) -> None:
-    library = shared_library.load_library((on_cpu / "model.so").read_bytes())
-    text = shared_library.ctypes.string_at(
-        shared_library.ctypes.addressof(shared_library.ctypes.c_char.in_dll(library, "treadle_interface"))
+    library = open_artifact.load_library((on_cpu / "model.so").read_bytes())
+    text = open_artifact.ctypes.string_at(
+        open_artifact.ctypes.addressof(open_artifact.ctypes.c_char.in_dll(library, "treadle_interface"))
     ).decode()
     lines = text.splitlines()
     assert lines[:3] == ["treadle interface 1", 'input "x" float32[2, 8]', 'output "y" float32[2, 4]']

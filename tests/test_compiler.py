@@ -16,7 +16,7 @@ from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
 from treadle.artifact import MODULE
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
-from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model

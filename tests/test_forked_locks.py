@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.forked import status_of_child
-from treadle.backends.c import shared_library
+from treadle.backends.c import open_artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.cuda.emulator import build
 from treadle.environment import load_environment
@@ -31,7 +31,7 @@ def _image() -> bytes:
 
 
 def load_library() -> None:
-    shared_library.load_library(_image())
+    open_artifact.load_library(_image())
 
 
 def fetch_from_the_store() -> None:
@@ -57,7 +57,7 @@ def under(lock: Callable[[], AbstractContextManager[object]]) -> Callable[[Calla
     ("hold", "action"),
     [
         (under(lambda: expr._interning), index_algebra),
-        (shared_library._loading.call, load_library),
+        (open_artifact._loading.call, load_library),
         (under(lambda: store_of(load_environment())._lock), fetch_from_the_store),
         (build._ONE_RUNTIME.call, build_for_the_emulator),
     ],

@@ -14,7 +14,7 @@ from treadle.version import __version__
 
 if TYPE_CHECKING:
     from treadle.api import compile
-    from treadle.backends.c.thread_pool import ThreadPool
+    from treadle.backends.c.executor import ThreadPool
     from treadle.model import CompiledModel, load
     from treadle.shapes import Dim
     from treadle.target import Target
@@ -25,7 +25,7 @@ else:  # `treadle --version` waits for none of them
             "CompiledModel": "treadle.model",
             "Dim": "treadle.shapes",
             "Target": "treadle.target",
-            "ThreadPool": "treadle.backends.c.thread_pool",
+            "ThreadPool": "treadle.backends.c.executor",
             "compile": "treadle.api",
             "load": "treadle.model",
             "tune": "treadle.tuning.model",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
-from treadle.backends.c.thread_pool import ThreadPool
-from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.c.compiler import find_toolchain
+from treadle.backends.c.executor import ThreadPool
 from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from treadle import artifact_writer, compile_request
-    from treadle.dialects import printing
+    from treadle.dialects import location
     from treadle.frontends import torch as torch_frontend
     from treadle.frontends.onnx import loader
 
     Model = str | Path | ModelProto | ModuleOp | Module | ExportedProgram
 else:  # a model from the cache does not wait for the compiler
     artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
-    loader, printing = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.printing")
+    loader, location = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.location")
     torch_frontend = lazy_module("treadle.frontends.torch")
 
 _OF_TORCH = {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"}
@@ -214,7 +214,7 @@ def _content(model: object) -> bytes:
     if hasattr(model, "SerializeToString"):
         return cast("ModelProto", model).SerializeToString(deterministic=True)
     if _is_module(model):
-        return printing.ir_text(cast("ModuleOp", model)).encode()  # its nodes' names are in the printed text
+        return location.ir_text(cast("ModuleOp", model)).encode()  # its nodes' names are in the printed text
     accepted = "the path of an .onnx file, an onnx.ModelProto, a module of graph operators, or a torch.nn.Module"
     raise TreadleError(f"the model is a {type(model).__name__}", "compile", accepted)
 

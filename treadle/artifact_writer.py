@@ -19,7 +19,7 @@ from treadle.backends.interface import program_interface
 from treadle.backends.program import ProgramConstant, TensorSpec, planned_main, read_program
 from treadle.compile_request import LOWERING, CompileRequest, is_ir_file, lowered_module
 from treadle.dialects.graph.attributes import BlobAttr
-from treadle.dialects.graph.store import default_store
+from treadle.dialects.graph.constant import default_store
 from treadle.frontends.onnx.loader import LoadedModel, load_model
 from treadle.manifest import Manifest, Tensor
 from treadle.passes.instruments import ir_text

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from treadle.compile_options import CompileOptions
 from treadle.compiler import lower, passes_of, stage_of, stages_between
 from treadle.constants import Constants
-from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.importer import import_loaded

@@ -27,10 +27,9 @@ from treadle.backends.reference.run_module import run_module
 from treadle.compile_options import CompileOptions, parse_convolution, parse_precision
 from treadle.compile_request import read_module
 from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.store import constant_attribute
-from treadle.dialects.model_nodes import name_hint, node_location
-from treadle.dialects.printing import ir_text
+from treadle.dialects.location import ir_text, name_hint, node_location
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.entry import ENTRY, check_entry

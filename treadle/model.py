@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from treadle.artifact import Artifact, is_artifact
-from treadle.backends.c.executor import CpuProgram
+from treadle.backends.c.executor import CpuProgram, ThreadPool
 from treadle.backends.c.open_artifact import open_program as open_cpu
-from treadle.backends.c.thread_pool import ThreadPool
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.emulator import Emulation, Report
 from treadle.backends.cuda.emulator.open_artifact import EmulatedModel

@@ -23,8 +23,8 @@ from treadle.lazy import resolve_class
 from treadle.passes.registry import pass_factories
 
 _TARGETS: Mapping[str, str] = {
-    "c": "treadle.backends.c.text_target:CTarget",
-    "cuda": "treadle.backends.cuda.text_target:CudaTarget",
+    "c": "treadle.backends.c.printer:CTarget",
+    "cuda": "treadle.backends.cuda.printer:CudaTarget",
 }
 
 

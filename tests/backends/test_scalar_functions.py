@@ -29,7 +29,7 @@ from treadle.backends.cuda.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernel as print_cuda
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, ScalarFunction
+from treadle.dialects.scalar import FLOATS, SCALAR_FUNCTIONS, ScalarFunction
 from treadle.frontends.onnx import supported_operators
 
 Array = NDArray[Any]

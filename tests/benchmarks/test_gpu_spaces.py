@@ -22,7 +22,7 @@ from benchmarks.result_files import write_results
 from benchmarks.space_kernels import SpaceKernel, kernel_of, space_kernels
 from benchmarks.space_times import Bench, time_kernels
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
-from treadle.backends.buffers import BufferRef
+from treadle.backends.interface import BufferRef
 from treadle.errors import TreadleError
 from treadle.target import Target
 from treadle.tools.schedule_cases import Case, cases

@@ -7,8 +7,7 @@ from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, NameLoc
 
 from treadle import ir
 from treadle.dialects.graph import UnaryOp
-from treadle.dialects.location import location_of
-from treadle.dialects.model_nodes import fused_location, node_location
+from treadle.dialects.location import fused_location, location_of, node_location
 from treadle.errors import TreadleError
 
 CONV, RELU = node_location("c", "Conv"), node_location("r", "Relu")

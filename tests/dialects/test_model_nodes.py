@@ -17,8 +17,15 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.parser import Parser
 
-from treadle.dialects.model_nodes import MOST_NODES, describe_nodes, fused_location, node_location, nodes_of
-from treadle.dialects.printing import NodePrinter, ir_text
+from treadle.dialects.location import (
+    MOST_NODES,
+    NodePrinter,
+    describe_nodes,
+    fused_location,
+    ir_text,
+    node_location,
+    nodes_of,
+)
 from treadle.dialects.registry import treadle_context
 
 CONV, RELU = node_location("/conv1/Conv", "Conv"), node_location("/relu1", "Relu")

@@ -5,7 +5,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.scalar import FmodOp, UnsignedConstantOp, is_arithmetic
 

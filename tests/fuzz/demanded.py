@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 
 from tests.fuzz.case import Array, Case
 from treadle.dialects.graph import DemandedAttr
-from treadle.dialects.graph.demanded import Constraint, dimension
+from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.frontends.onnx import import_model
 from treadle.index.expr import Expr
 

@@ -13,8 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from treadle.backends.c.compiler import Unit
-from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES, find_toolchain
+from treadle.backends.c.compiler import INCLUDE_DIRECTORIES, Unit, find_toolchain
 from treadle.environment import Environment
 from treadle.target import Target
 

@@ -15,8 +15,8 @@ from xdsl.passes import ModulePass
 
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.store import constant_attribute
 
 Array = NDArray[Any]
 

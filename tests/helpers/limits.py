@@ -12,8 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded, Format, Running, rounded
-from treadle.backends.reference.evaluate_module import find_function
-from treadle.backends.reference.found_extents import bounded_within_extents
+from treadle.backends.reference.run_module import bounded_within_extents, find_function
 from treadle.compile_options import Precision
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.dtypes import element_type

@@ -20,7 +20,7 @@ from xdsl.ir import Attribute
 
 import treadle
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.reference.evaluate_module import evaluate_module, find_function
+from treadle.backends.reference.run_module import evaluate_module, find_function
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dynamic_shapes import DynamicCalls
 from treadle.frontends.onnx.importer import import_model

@@ -14,8 +14,8 @@ import treadle
 from tests.models.agreement import NAMES, QUICK_ON_GPU, Case
 from tests.models.catalog import require_model
 from treadle.backends.cuda.compiler import Unit, compile_cubins
+from treadle.backends.cuda.cubin import Resources, occupancy
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.resources import Resources, occupancy
 from treadle.environment import load_environment
 from treadle.model import CompiledModel
 from treadle.store import store_of

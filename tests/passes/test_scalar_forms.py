@@ -29,8 +29,8 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from treadle.backends.c.compiler import Unit, compile_objects
 from treadle.backends.c.printer import print_kernel as print_c
-from treadle.backends.c_like.operators import CONVERSIONS, INTEGER_FUNCTIONS, OPERATORS
-from treadle.backends.c_like.operators import FUNCTIONS as PRINTED_FUNCTIONS
+from treadle.backends.c_like.language import CONVERSIONS, INTEGER_FUNCTIONS, OPERATORS
+from treadle.backends.c_like.language import FUNCTIONS as PRINTED_FUNCTIONS
 from treadle.backends.cuda.compiler import Unit as CudaUnit
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator.emulator import Emulator
@@ -39,14 +39,13 @@ from treadle.dialects.cuda import KernelOp, ReturnOp
 from treadle.dialects.graph import BinaryOp, CastOp, UnaryOp, definition
 from treadle.dialects.graph.dtypes import STORED_TYPES, f8e8m0fnu, is_float, ui8, ui16, ui32, ui64
 from treadle.dialects.graph.elementwise import COMPARISONS, UNARY
-from treadle.dialects.scalar import SCALAR, is_unsigned, number_op
-from treadle.dialects.scalar_functions import BINARY_KINDS
+from treadle.dialects.scalar import BINARY_KINDS, SCALAR, is_unsigned, number_op
 from treadle.errors import TreadleError
 from treadle.passes.legality import check_legal
 from treadle.passes.scalar_forms import SCALAR_FORMS, VECTOR_FORMS, Form, missing_form
 from treadle.target import Target
 
-FUNCTIONS = "SCALAR_FUNCTIONS of treadle/dialects/scalar_functions.py"
+FUNCTIONS = "SCALAR_FUNCTIONS of treadle/dialects/scalar.py"
 SCALARS, VECTORS = (f"{table} of treadle/passes/scalar_forms.py" for table in ("SCALAR_FORMS", "VECTOR_FORMS"))
 UNSIGNED: tuple[Attribute, ...] = (ui8, ui16, ui32, ui64)
 TYPES: tuple[Attribute, ...] = (i1, i8, i16, i32, i64, *UNSIGNED, IndexType(), bf16, f16, f32, f64, *STORED_TYPES)

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
 from tests.sanitized.sanitizers import ADDRESS, THREAD, Sanitizer, program_of, why_not
-from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
+from treadle.backends.c.compiler import INCLUDE_DIRECTORIES
 from treadle.tools.treadle_cli import main
 
 CALLERS = r"""

@@ -8,9 +8,8 @@ import pytest
 
 from tests.helpers.sampling import in_turn
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import Resources, Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.resources import Resources
-from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.registry import treadle_context

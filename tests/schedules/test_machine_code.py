@@ -10,8 +10,8 @@ from tests.helpers.graphs import Graph
 from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.compiler import lower
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context

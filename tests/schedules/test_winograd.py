@@ -142,7 +142,7 @@ def test_chunks_and_panels(rows: int, chunk: int, panels: int) -> None:
     x, filters = random(2, 3, 7, 6, 4), random(20, 10, 3, 3)
     x[:, 2, :, :, 2:] = np.nan
     matrix = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    signs = np.array([-1, 1, 1, 1])[:, None]  # those of the rows of B^T in `winograd_matrices.py`
+    signs = np.array([-1, 1, 1, 1])[:, None]  # those of the rows of B^T in `winograd.py`
     matrix = signs * matrix
     u = np.einsum("pi,qj,ocij->pqco", matrix, matrix, filters.astype(np.float64)).reshape(16, 10, 20).astype(np.float32)
     program = compile_programs([print_program("tiles", module, "sse2", after="schedule")], "sse2")["tiles"]

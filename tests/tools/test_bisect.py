@@ -22,7 +22,7 @@ from treadle.backends.c import write_artifact
 from treadle.backends.c.compiler import Unit
 from treadle.compile_request import read_module
 from treadle.dialects.graph import BinaryOp, ComputeOp, ConstantOp, MatmulOp, SoftmaxOp, UnaryOp
-from treadle.dialects.graph.store import constant_array, constant_attribute
+from treadle.dialects.graph.constant import constant_array, constant_attribute
 from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
 from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.loop.loop_simplify_index import LoopSimplifyIndexPass

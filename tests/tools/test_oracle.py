@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from treadle.backends.file_names import file_names
+from treadle.backends.interface import file_names
 from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor

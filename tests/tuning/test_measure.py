@@ -12,8 +12,8 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from tests.helpers.graphs import Graph
-from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
+from treadle.backends.interface import TensorSpec
 from treadle.backends.reference.bounded import Bounded
 from treadle.compiler import lower
 from treadle.dialects.graph import UnaryOp

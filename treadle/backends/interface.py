@@ -1,17 +1,77 @@
-"""The interface of compiled code, as a text in the code itself: a manifest that contradicts it is rejected.
-
-Compiled code accesses as many bytes as it was compiled for. A manifest with smaller shapes, fewer inputs or a smaller
-arena would make it run on buffers that are too small.
-"""
+"""What backends share: buffers as plain values, names of files, and the interface that compiled code states."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import le
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from treadle.errors import TreadleError
-from treadle.manifest import WROTE_IT, KernelLaunch, Manifest, Tensor
+from treadle.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, Tensor
+
+# Buffers of a program as plain values; importing it costs nothing, so that running a model needs no compiler.
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """A kernel's argument: the `index`-th input, output or constant, or the arena or the zeroed memory from byte
+    `index` on."""
+
+    kind: BufferKind
+    index: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What an input must be, and what an output is: its name in the model, its shape, its element type; `dense` where
+    a call may have a smaller shape, whose elements lie one after another."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dense: bool = False
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a call may have this shape."""
+        if shape == self.shape or not self.dense:
+            return shape == self.shape
+        return len(shape) == len(self.shape) and all(map(le, shape, self.shape))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensor, row-major and without padding."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+# File names for generated text: names from a model are untrusted.
+
+_LONGEST = 100
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """A distinct stem of letters, digits, `_` and `-` for each name, in order; a clash gets a number."""
+    taken: set[str] = set()
+    stems: list[str] = []
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST] or "unit"
+        chosen, count = stem, 1
+        while chosen.lower() in taken:  # some file systems ignore case
+            count += 1
+            chosen = f"{stem}_{count}"
+        taken.add(chosen.lower())
+        stems.append(chosen)
+    return stems
+
 
 SYMBOL = "treadle_interface"
 KERNEL_SPECIFIERS = "__device__"
@@ -82,9 +142,3 @@ def _type(tensor: Tensor) -> str:
 def _escaped(line: str) -> str:
     """ASCII as it may stand between quotes in C; octal, since hexadecimal escapes have no end."""
     return "".join(c if c.isalnum() or c in " []{}()<>=,.:;_+-*/" else f"\\{ord(c):03o}" for c in line)
-
-
-__all__ = [
-    "KERNEL_SPECIFIERS", "SYMBOL", "c_definition", "check_interface", "check_source", "has_interface",
-    "kernel_interface", "manifest_interface", "program_interface",
-]  # fmt: skip

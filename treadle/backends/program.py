@@ -9,20 +9,58 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects import memref, vector
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
+from xdsl.traits import SymbolTable
 
-from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
-from treadle.backends.sparse_reads import sparse_reads
+from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
 from treadle.decision_tree import Dispatch
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
-from treadle.dialects.graph.constant import ConstantOp
+from treadle.dialects.graph.constant import ConstantOp, constant_array
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
-from treadle.dialects.graph.store import constant_array
 from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
 from treadle.errors import TreadleError
 from treadle.shapes import Dim, parse_dim
+
+# Which constants a call reads a part of: where data decide the addresses, as of the rows of an embedding.
+
+_LOADS = (memref.LoadOp, vector.LoadOp)
+
+
+def sparse_reads(buffer: BufferOp, module: ModuleOp) -> bool:
+    """Whether all that the launches of a lowered module do with a buffer is to load from addresses that depend on what
+    was loaded before. A buffer that nobody reads is not."""
+    uses = list(buffer.buffer.uses)
+    return bool(uses) and all(_is_sparse(use, module) for use in uses)
+
+
+def _is_sparse(use: Use, module: ModuleOp) -> bool:
+    if not isinstance(use.operation, LaunchOp):
+        return False
+    kernel = SymbolTable.lookup_symbol(module, use.operation.kernel)
+    if kernel is None or not kernel.regions or not kernel.regions[0].blocks:
+        return False
+    reads = [each.operation for each in kernel.regions[0].block.args[use.index].uses]
+    return bool(reads) and all(isinstance(each, _LOADS) and _is_indirect(each.indices) for each in reads)
+
+
+def _is_indirect(indices: Collection[SSAValue]) -> bool:
+    """Whether a value on the way to an address was loaded."""
+    waiting, seen = list(indices), set[Operation]()
+    while waiting:
+        owner = waiting.pop().owner
+        if isinstance(owner, Block) or owner in seen:
+            continue
+        if isinstance(owner, _LOADS):
+            return True
+        seen.add(owner)
+        waiting += owner.operands
+        ends = [region.block.last_op for region in owner.regions]
+        waiting += [value for end in ends if end is not None for value in end.operands]
+    return False
+
 
 _PLANNED = "a module after the pass memory-plan"
 
@@ -198,9 +236,3 @@ def _texts(attribute: Attribute | None) -> tuple[str, ...]:
 
 def _text(attribute: Attribute) -> str:
     return attribute.data if isinstance(attribute, StringAttr) else str(attribute)
-
-
-__all__ = [
-    "BufferKind", "BufferRef", "Program", "ProgramConstant", "ProgramLaunch", "TensorSpec", "buffer_reference",
-    "constant_buffers", "dense_tensors", "numbered_constants", "planned_main", "read_program",
-]  # fmt: skip

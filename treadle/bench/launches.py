@@ -15,7 +15,7 @@ from treadle.bench.gathers import gathered_buffers, stored_elements
 from treadle.compile_request import read_module
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import DispatchOp, LaunchOp
-from treadle.dialects.model_nodes import name_nodes
+from treadle.dialects.location import name_nodes
 from treadle.errors import TreadleError
 
 

@@ -11,8 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from treadle.dialects.location import location_of
-from treadle.dialects.printing import ir_text
+from treadle.dialects.location import ir_text, location_of
 from treadle.errors import TreadleError
 from treadle.passes.dominance import undominated_use
 

@@ -25,8 +25,7 @@ from treadle.dialects.graph.dtypes import (
     ui32,
     ui64,
 )
-from treadle.dialects.scalar import is_arithmetic, is_unsigned
-from treadle.dialects.scalar_functions import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind
+from treadle.dialects.scalar import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind, is_arithmetic, is_unsigned
 
 Types = tuple[Attribute, ...]
 Form = tuple[Types, Types]

@@ -6,8 +6,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import is_supported
-from treadle.dialects.graph.limits import TensorSizes
+from treadle.dialects.graph.dtypes import TensorSizes, is_supported
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 

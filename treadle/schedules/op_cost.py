@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.scalar_functions import FUNCTION_OF
+from treadle.dialects.scalar import FUNCTION_OF
 
 _DIVISION = 10.0
 

@@ -18,7 +18,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
-from treadle.dialects.scalar_functions import FUNCTION_OF
+from treadle.dialects.scalar import FUNCTION_OF
 
 MOST_CACHED = 1 << 14
 """Columns up to which a template caches what it has read and computed of a row: 512 threads with 32 registers each on a

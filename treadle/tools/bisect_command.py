@@ -15,16 +15,15 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation
 
 from treadle.api import resolve_target
-from treadle.backends.file_names import file_names
-from treadle.backends.reference.evaluate_module import find_function
+from treadle.backends.interface import file_names
+from treadle.backends.reference.run_module import find_function
 from treadle.compile_options import CompileOptions, parse_convolution, parse_precision
 from treadle.compile_request import CompileRequest, is_ir_file, lowered_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.attributes import BlobAttr
+from treadle.dialects.graph.constant import BlobStore, constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.store import BlobStore, constant_array
-from treadle.dialects.location import location_of
-from treadle.dialects.printing import ir_text
+from treadle.dialects.location import ir_text, location_of
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.passes.entry import ENTRY

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from treadle.backends.reference.evaluate_module import arguments, find_function
+from treadle.backends.reference.run_module import arguments, find_function
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.tools.oracle import Definition

@@ -13,9 +13,7 @@ from functools import cached_property
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from treadle.backends.reference.evaluate_module import find_function
-from treadle.backends.reference.found_extents import within_extents
-from treadle.backends.reference.run_module import run_module
+from treadle.backends.reference.run_module import find_function, run_module, within_extents
 from treadle.compile_options import CompileOptions
 from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of
 from treadle.dialects.graph import FusedOp

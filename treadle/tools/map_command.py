@@ -12,8 +12,7 @@ from rich.console import Console
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 
-from treadle.dialects.located_parser import LocatedParser
-from treadle.dialects.location import location_of
+from treadle.dialects.location import LocatedParser, location_of
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import ForOp, Mapping, parse_mapping
 from treadle.errors import TreadleError

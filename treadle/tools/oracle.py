@@ -21,8 +21,8 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
-from treadle.backends.reference.found_extents import bounded_within_extents
 from treadle.backends.reference.perturbed import limited_by_samples
+from treadle.backends.reference.run_module import bounded_within_extents
 from treadle.compile_options import Precision
 from treadle.compile_request import is_ir_file, read_module
 from treadle.constants import Constants

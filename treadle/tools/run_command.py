@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
-from treadle.backends.file_names import file_names
+from treadle.backends.interface import file_names
 from treadle.compile_options import DEVICES, parse_precision
 from treadle.constants import Constants
 from treadle.errors import TreadleError

@@ -16,9 +16,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
 
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import disassemble, occupancy
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.resources import occupancy
-from treadle.backends.cuda.sass import disassemble
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp as CudaKernelOp
 from treadle.dialects.graph import (

@@ -21,8 +21,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 from treadle.api import EMULATED
 from treadle.compile_options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
 from treadle.compiler import STAGE_NAMES, lower, record_stage, stages_between
-from treadle.dialects.located_parser import LocatedParser
-from treadle.dialects.printing import NodePrinter, ir_text
+from treadle.dialects.location import LocatedParser, NodePrinter, ir_text
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify

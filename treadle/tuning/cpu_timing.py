@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.executor import ENTRY, aligned_empty
-from treadle.backends.c.shared_library import load_library
+from treadle.backends.c.open_artifact import load_library
+from treadle.backends.interface import TensorSpec
 
 Array = NDArray[Any]
 Clock = Callable[[], float]

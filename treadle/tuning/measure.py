@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.parser import Parser
 
-from treadle.backends.buffers import TensorSpec
+from treadle.backends.interface import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
 from treadle.dialects.graph import DemandedAttr, FusedOp
 from treadle.dialects.registry import treadle_context

@@ -10,10 +10,10 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 
-from treadle.backends.buffers import TensorSpec
+from treadle.backends.interface import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.model_nodes import name_nodes
+from treadle.dialects.location import name_nodes
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.anchor import anchor_of

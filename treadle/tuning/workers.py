@@ -14,7 +14,7 @@ from math import inf
 from typing import TypeVar
 
 from treadle.artifact_cache import kernel_fingerprint, source_fingerprint
-from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.c.compiler import find_toolchain
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target

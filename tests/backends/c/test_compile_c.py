@@ -12,7 +12,7 @@ import pytest
 
 from tests.backends.c.toolchains import COMMANDS, private_environment
 from tests.helpers.onnx_models import linear_model
-from treadle.backends.c import compiler, toolchain
+from treadle.backends.c import compiler
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
 from treadle.errors import TreadleError, TreadleWarning
 from treadle.target import TARGETS
@@ -95,39 +95,39 @@ def test_a_compiler_that_does_not_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_compilers_hears_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TreadleError, match="no C compiler found") as caught:
-        toolchain.find_toolchain(private_environment(tmp_path))
+        compiler.find_toolchain(private_environment(tmp_path))
     assert all(word in str(caught.value) for word in ("TREADLE_CC", "gcc", "ziglang"))
 
 
 def test_the_wheel_stands_in_for_the_systems_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(toolchain, "_version", lambda command: "wheel")
-    found = toolchain.find_toolchain(dataclasses.replace(private_environment(tmp_path), c_compiler=()))
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(compiler, "_version", lambda command: "wheel")
+    found = compiler.find_toolchain(dataclasses.replace(private_environment(tmp_path), c_compiler=()))
     assert found.command == (sys.executable, "-m", "ziglang", "cc")
 
 
 def test_another_architecture_gets_a_cross_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     neon, chosen = TARGETS["neon"], dataclasses.replace(private_environment(tmp_path), c_compiler=())
-    monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(toolchain, "_version", lambda command: "compiler")
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: object())
-    assert toolchain.find_toolchain(chosen, neon).command == ("/bin/aarch64-linux-gnu-gcc",)
-    assert toolchain.find_toolchain(chosen, neon).archiver() == ("/bin/aarch64-linux-gnu-ar",)
-    assert toolchain.find_toolchain(chosen, TARGETS["avx2"]).command == ("/bin/cc",)
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}" if name == "cc" else None)
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(compiler, "_version", lambda command: "compiler")
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: object())
+    assert compiler.find_toolchain(chosen, neon).command == ("/bin/aarch64-linux-gnu-gcc",)
+    assert compiler.find_toolchain(chosen, neon).archiver() == ("/bin/aarch64-linux-gnu-ar",)
+    assert compiler.find_toolchain(chosen, TARGETS["avx2"]).command == ("/bin/cc",)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/bin/{name}" if name == "cc" else None)
     zig = (sys.executable, "-m", "ziglang")
-    assert toolchain.find_toolchain(chosen, neon).command == (*zig, "cc", "-target", "aarch64-linux-gnu")
-    assert toolchain.find_toolchain(chosen, neon).archiver() == (*zig, "ar")
-    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    assert compiler.find_toolchain(chosen, neon).command == (*zig, "cc", "-target", "aarch64-linux-gnu")
+    assert compiler.find_toolchain(chosen, neon).archiver() == (*zig, "ar")
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         TreadleError, match="no C compiler for aarch64 found on this x86_64; accepted: the ziglang wheel"
     ):
-        toolchain.find_toolchain(chosen, neon)
+        compiler.find_toolchain(chosen, neon)
 
 
 @pytest.mark.slow  # zig builds a C library for that architecture
@@ -155,8 +155,8 @@ FLAGS = {
 
 @pytest.mark.parametrize(("target", "flags"), FLAGS.items())
 def test_flags_follow_the_target(target: str, flags: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "_version", lambda command: "13")
-    found = toolchain.find_toolchain(private_environment(tmp_path, ("gcc",)), TARGETS[target])
+    monkeypatch.setattr(compiler, "_version", lambda command: "13")
+    found = compiler.find_toolchain(private_environment(tmp_path, ("gcc",)), TARGETS[target])
     assert {flag for flag in found.flags if flag.startswith("-m")} == flags
     assert bool(found.cpu) == (target == "cpu"), "only -march=native depends on the processor at hand"
 
@@ -172,9 +172,9 @@ def test_flags_follow_the_target(target: str, flags: set[str], tmp_path: Path, m
 def test_copies_are_as_wide_as_vectors_where_the_compiler_can_be_told(
     version: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "_version", lambda command: version)
+    monkeypatch.setattr(compiler, "_version", lambda command: version)
     for name, bits in (("avx512", None), ("avx2", 256)):
-        flags = toolchain.find_toolchain(private_environment(tmp_path, ("cc",)), TARGETS[name]).flags
+        flags = compiler.find_toolchain(private_environment(tmp_path, ("cc",)), TARGETS[name]).flags
         told = {flag for flag in flags if flag.startswith(("-mmove-max", "-mstore-max"))}
         assert told == ({f"-mmove-max={bits}", f"-mstore-max={bits}"} if is_told and bits else set())
 
@@ -183,9 +183,9 @@ def test_copies_are_as_wide_as_vectors_where_the_compiler_can_be_told(
 def test_zig_has_other_names_for_instruction_sets(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "_version", lambda command: "13")
+    monkeypatch.setattr(compiler, "_version", lambda command: "13")
     flags = {
-        name: toolchain.find_toolchain(private_environment(tmp_path, command), TARGETS[name]).flags
+        name: compiler.find_toolchain(private_environment(tmp_path, command), TARGETS[name]).flags
         for name in ("avx2", "neon")
     }
     assert "-march=x86_64_v3" in flags["avx2"] and "-march=generic" in flags["neon"]
@@ -209,7 +209,7 @@ def test_compilers_know_the_instruction_sets(tmp_path: Path, command: tuple[str,
     ],
 )
 def test_float16_is_kept_by_compilers_that_know_how(version: str, is_told: bool) -> None:
-    told = toolchain.Toolchain(("cc",), version, (), "")
+    told = compiler.Toolchain(("cc",), version, (), "")
     for text, flag in (("float x;", False), ("_Float16 x;", is_told)):
         command = told.compile_command(Path("x.c"), Path("x.o"), (), text)
         assert ("-fexcess-precision=16" in command) == flag

@@ -11,8 +11,7 @@ import pytest
 import treadle
 from tests.backends.c.toolchains import COMMANDS, private_environment
 from tests.helpers.onnx_models import linear_model
-from treadle.backends.c.compiler import Unit, build_library, compile_objects, link
-from treadle.backends.c.compiler_call import failure
+from treadle.backends.c.compiler import Unit, build_library, compile_objects, failure, link
 from treadle.errors import TreadleError
 from treadle.target import TARGETS
 

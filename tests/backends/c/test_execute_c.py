@@ -12,9 +12,9 @@ import pytest
 
 from tests.backends.c.toolchains import COMMANDS, private_environment
 from tests.helpers.threads import TASKS, all_ended_but, tasks
-from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ALIGNMENT, CpuProgram, aligned, aligned_empty
+from treadle.backends.interface import TensorSpec
 from treadle.errors import TreadleError
 
 F32 = np.dtype(np.float32)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from treadle.backends.buffers import TensorSpec
 from treadle.backends.c.compiler import build_library
 from treadle.backends.c.executor import CpuProgram
 from treadle.backends.c.printer import print_host, print_kernels
+from treadle.backends.interface import TensorSpec
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.lower.loop_lower_accesses import LoopLowerAccessesPass

@@ -23,10 +23,10 @@ from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
 from tests.helpers.threads import TASKS, all_ended_but, tasks
 from tests.helpers.waiting import HANGS
-from treadle.backends.buffers import TensorSpec
 from treadle.backends.c import compiler
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
+from treadle.backends.interface import TensorSpec
 from treadle.errors import TreadleError
 
 RUNTIME = Path(compiler.__file__).parent / "runtime"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.backends.c_like.literals import float_literal, int_literal
+from treadle.backends.c_like.language import float_literal, int_literal
 from treadle.backends.c_like.names import Names, comment_text
 from treadle.passes.lower.identifiers import RESERVED, identifier
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.helpers.graphs import Graph
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.sass import disassemble
 from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp
 from treadle.dialects.registry import treadle_context

@@ -19,10 +19,9 @@ from tests.helpers.graphs import Graph, random
 from tests.helpers.sampling import every
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
+from treadle.backends.cuda.cubin import Sass, occupancy
 from treadle.backends.cuda.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.resources import occupancy
-from treadle.backends.cuda.sass import Sass
 from treadle.compiler import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph import (

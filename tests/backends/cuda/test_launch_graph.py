@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from treadle.backends.cuda import bindings, launch_graph
+from treadle.backends.cuda import bindings_driver
+from treadle.backends.cuda.bindings_driver import CapturedGraph
 from treadle.backends.cuda.driver import Device
-from treadle.backends.cuda.launch_graph import CapturedGraph
 from treadle.errors import TreadleError
 
 OK, INVALIDATED = SimpleNamespace(value=0, name="ok"), SimpleNamespace(value=901, name="capture invalidated")
@@ -29,8 +29,7 @@ def test_the_reason_of_a_failed_capture_is_told(
         cuGraphDestroy=lambda graph: gone.append(graph) or (OK,),
         cuGetErrorString=lambda status: (OK, status.name.encode()),
     )
-    for module in (bindings, launch_graph):
-        monkeypatch.setattr(module, "load", lambda: cuda)
+    monkeypatch.setattr(bindings_driver, "load", lambda: cuda)
     device = cast("Device", SimpleNamespace(stream_handle=1, current=lambda doing: nullcontext()))
 
     def queue() -> None:

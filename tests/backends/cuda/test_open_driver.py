@@ -2,9 +2,8 @@
 
 import pytest
 
-from treadle.backends.cuda import bindings, open_driver
-from treadle.backends.cuda.bindings import call
-from treadle.backends.cuda.bindings_driver import BindingsDriver
+from treadle.backends.cuda import bindings_driver, open_driver
+from treadle.backends.cuda.bindings_driver import BindingsDriver, call
 from treadle.errors import TreadleError
 
 
@@ -15,7 +14,7 @@ def drivers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    monkeypatch.setattr(bindings, "are_installed", lambda: "bindings" in names)
+    monkeypatch.setattr(bindings_driver, "are_installed", lambda: "bindings" in names)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name in names else None)
 
 

@@ -7,8 +7,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from treadle.backends.cuda.compiler import Unit, compile_cubin
+from treadle.backends.cuda.cubin import Resources
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.resources import Resources
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.lower.loop_lower_accesses import LoopLowerAccessesPass

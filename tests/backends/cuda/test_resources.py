@@ -5,7 +5,7 @@ import re
 import pytest
 
 from treadle.backends.cuda.compiler import Unit, compile_cubin
-from treadle.backends.cuda.resources import Resources, occupancy
+from treadle.backends.cuda.cubin import Resources, occupancy
 from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 

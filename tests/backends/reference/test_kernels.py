@@ -10,7 +10,7 @@ from xdsl.dialects import arith, func, math, memref, scf, vector
 from xdsl.dialects.builtin import Builtin, ModuleOp, f16, f32, i1, i8
 from xdsl.parser import Parser
 
-from treadle.backends.reference.kernel_tiles import round_tf32
+from treadle.backends.reference.kernel_operations import round_tf32
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.backends.reference.run_module import run_module
 from treadle.dialects.graph import GRAPH

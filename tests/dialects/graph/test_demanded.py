@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.dialects.graph import GRAPH, DemandedAttr
-from treadle.dialects.graph.demanded import Constraint, check_demands, dimension
+from treadle.dialects.graph.fused import Constraint, check_demands, dimension
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.ir import parse as parse_module

@@ -46,7 +46,7 @@ from treadle.dialects.graph.definition import compute_of
 from treadle.dialects.graph.dtypes import ELEMENT_TYPES, element_type, epsilon, numpy_dtype
 from treadle.dialects.graph.elementwise import BINARY, UNARY
 from treadle.dialects.graph.evaluate import evaluate, evaluate_compute
-from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
+from treadle.dialects.scalar import SCALAR_FUNCTIONS
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

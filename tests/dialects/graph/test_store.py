@@ -9,8 +9,8 @@ import pytest
 from xdsl.dialects.builtin import TensorType, bf16, f32, i32
 
 from treadle.dialects.graph import BlobAttr, ConstantOp, InlineAttr
+from treadle.dialects.graph.constant import BlobStore, constant_array, constant_attribute, default_store
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.store import BlobStore, constant_array, constant_attribute, default_store
 from treadle.errors import TreadleError
 from treadle.store import Store
 
@@ -39,7 +39,7 @@ def test_a_large_blob_is_mapped(tmp_path: Path) -> None:
 
 def test_threads_read_blobs_that_others_push_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that are compiled at the same time have more constants than are kept in memory."""
-    monkeypatch.setattr("treadle.dialects.graph.store._KEPT_BYTES", 2 * ARRAY.nbytes)
+    monkeypatch.setattr("treadle.dialects.graph.constant._KEPT_BYTES", 2 * ARRAY.nbytes)
     store = BlobStore(Store(tmp_path, LIMIT))
     arrays = [ARRAY + n for n in range(4)]
     blobs = [store.put(array) for array in arrays]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.dialects.task.mapping import Mapping, custom, prove_cover, repeat, replicate, spatial
-from treadle.dialects.task.mapping_text import parse_mapping
+from treadle.dialects.task.mapping import Mapping, custom, parse_mapping, prove_cover, repeat, replicate, spatial
 from treadle.errors import TreadleError
 
 

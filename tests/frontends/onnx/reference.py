@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from treadle.backends.reference.found_extents import within_extents
+from treadle.backends.reference.run_module import within_extents
 from treadle.dialects.graph.evaluate import evaluate
 
 Array = NDArray[Any]

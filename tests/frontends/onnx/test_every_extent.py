@@ -10,7 +10,7 @@ from onnx import NodeProto
 from onnx.helper import make_node
 
 from tests.helpers.ranged_model import Case, weights
-from treadle.backends.reference.evaluate_module import find_function
+from treadle.backends.reference.run_module import find_function
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.importer import import_model
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from tests.frontends.onnx.models import model, node
 from treadle.compiler import lower
 from treadle.dialects.graph import BroadcastOp, ConstantOp
-from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: E402
 import treadle  # noqa: E402
 from tests.frontends.torch.cases import Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
-from treadle.dialects.model_nodes import nodes_of  # noqa: E402
+from treadle.dialects.location import nodes_of  # noqa: E402
 from treadle.frontends.torch import exported, import_exported  # noqa: E402
 from treadle.torch_backend import treadle as backend  # noqa: E402
 

@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 from tests.helpers.graphs import Graph, assert_same_values, name_arguments, operators, random
 from tests.helpers.program_batch import compile_programs, print_program
 from tests.passes.graph.test_channels_last import BETWEEN, Case, convolutions, convolved
-from treadle.backends.reference.evaluate_module import evaluate_module
+from treadle.backends.reference.run_module import evaluate_module
 from treadle.dialects.graph import BinaryOp, CastOp, ConcatOp, ConvOp, PoolOp, ReductionOp, SliceOp, UnaryOp
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
 from treadle.passes.graph.graph_decompose import GraphDecomposePass

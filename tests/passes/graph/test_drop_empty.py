@@ -34,7 +34,7 @@ from treadle.dialects.graph import (
     TransposeOp,
     UnaryOp,
 )
-from treadle.dialects.located_parser import LocatedParser
+from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass

@@ -13,7 +13,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute
 
 from tests.helpers.extents import CASES, Extents, draws
-from treadle.backends.reference.evaluate_module import arguments, find_function
+from treadle.backends.reference.run_module import arguments, find_function
 from treadle.dialects.graph import DemandedAttr, FusedOp
 from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.dialects.loop import KernelOp

@@ -15,7 +15,7 @@ from tests.helpers.winograd import InTiles, Layer, convolved
 from treadle.backends.reference import evaluate_module
 from treadle.compile_options import CONVOLUTIONS
 from treadle.dialects.graph import ConvOp
-from treadle.dialects.graph.winograd_matrices import OUTPUTS, Matrix, filtering
+from treadle.dialects.graph.winograd import OUTPUTS, Matrix, filtering
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
 

@@ -8,8 +8,8 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from benchmarks.nests import TILES
 from tests.schedules.nest.test_nest import program
 from treadle.backends.cuda.compiler import Cubin, compile_cubin
+from treadle.backends.cuda.cubin import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.sass import Sass, disassemble
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp

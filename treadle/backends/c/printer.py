@@ -2,23 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import IO
 
+from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.target import Target
 
 from treadle.backends.c.compiler import Unit
 from treadle.backends.c.executor import ENTRY
-from treadle.backends.c.host_program import PARAMETERS, HostFunction
 from treadle.backends.c.language import CLanguage
-from treadle.backends.c_like import Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
+from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import numbered_constants
+from treadle.decision_tree import Leaf, Tree
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.host import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp
+from treadle.dialects.location import NamesNodes, describe_nodes
 from treadle.dialects.loop import MultiplyTilesOp
 from treadle.errors import TreadleError
 from treadle.index.reader import index_bits
 from treadle.passes.lower.identifiers import kernel_identifier
+
+# The functions of launches as C: treadle_run, and one for each function that a loop or a branch calls.
+
+PARAMETERS = (
+    "struct treadle_pool *pool, void *const *inputs, void *const *outputs,\n"
+    "                 void *const *constants, char *arena"
+)
+"""What each function of a program takes. Of a function that is called, inputs and outputs are its caller's buffers, and
+the arena is a part of its caller's; the constants are those of the whole program."""
+
+
+class HostFunction:
+    """Prints the launches of one function, and its loops and branches.
+
+    kernels:   by their symbols
+    names:     the C names of kernels
+    functions: the C names of the functions that loops and branches call
+    """
+
+    def __init__(
+        self,
+        function: func.FuncOp,
+        kernels: Mapping[str, func.FuncOp],
+        names: Mapping[str, str],
+        functions: Mapping[str, str],
+        constants: Mapping[SSAValue, int],
+    ):
+        self._function, self._kernels, self._names, self._functions = function, kernels, names, functions
+        self._buffers = _buffer_texts(function, constants)
+
+    def lines(self) -> list[str]:
+        """The statements of its body."""
+        found: list[str] = []
+        for op in self._function.body.block.ops:
+            if isinstance(op, LaunchOp):
+                found += self._launch(op, "    ")
+            elif isinstance(op, DispatchOp):
+                found += self._dispatch(op, op.tree.data, "    ")
+            elif isinstance(op, LoopOp):
+                found += self._loop(op)
+            elif isinstance(op, IfOp):
+                found += self._branch(op)
+        return found
+
+    def _launch(self, launch: LaunchOp, indent: str) -> list[str]:
+        symbol, kernels = launch.kernel.string_value(), self._kernels
+        if symbol not in kernels:
+            accepted = ", ".join(f"@{name}" for name in kernels) or "a module lowered for the cpu target"
+            where = f"@{self._function.sym_name.data}"
+            raise TreadleError(f"launch of @{symbol}, which is no C kernel", where, accepted)
+        args = f"(void *const[]){{{', '.join(self._of(launch.buffers))}}}"
+        grid = kernels[symbol].attributes.get("grid")
+        blocks = grid.value.data if isinstance(grid, IntegerAttr) else 1
+        return [*_comment(launch, indent), f"{indent}treadle_pool_run(pool, {self._names[symbol]}, {args}, {blocks});"]
+
+    def _dispatch(self, op: DispatchOp, tree: Tree[int], indent: str) -> list[str]:
+        """A tree as branches."""
+        if isinstance(tree, Leaf):
+            launch = list(op.launches.block.ops)[tree.kernel]
+            assert isinstance(launch, LaunchOp)
+            return self._launch(launch, indent)
+        extent = f"*(const int64_t *)({self._buffers[op.extents[tree.symbol]]})"
+        left, right = (self._dispatch(op, side, f"{indent}    ") for side in (tree.left, tree.right))
+        return [f"{indent}if ({extent} <= {tree.at_most}) {{", *left, f"{indent}}} else {{", *right, f"{indent}}}"]
+
+    def _loop(self, op: LoopOp) -> list[str]:
+        """Three arrays of addresses: where the state is, where it is written next, and where after that."""
+        counter, count = self._buffers[op.counter], len(op.final)
+        inputs = ["counter", *(f"now[{n}]" for n in range(count)), *self._of(op.read)]
+        # Buffers are flat by now: only their sizes say how long a row is.
+        times = 1 if op.times is None else op.times.value.data
+        rows = [
+            f"(char *)({text}) + *counter * {_bytes(value) // times}L"
+            for text, value in zip(self._of(op.rows), op.rows, strict=True)
+        ]
+        outputs = [*(["again"] if op.again else []), *(f"next[{n}]" for n in range(count)), *rows]
+        return [
+            *_comment(op, "    "),
+            "    {",
+            *(_addresses(*each) for each in (("now", self._of(op.initial)), ("next", self._of(op.final)))),
+            _addresses("after", self._of(op.spare)),
+            f"        int64_t *counter = (int64_t *)({counter});",
+            *self._head(op),
+            f"            void *const given[] = {{{', '.join(inputs)}}};",
+            f"            void *const made[] = {{{', '.join(outputs) or 'counter'}}};",
+            f"            {self._call(op.body.string_value(), op.arena, 'given', 'made')}",
+            f"            for (int n = 0; n < {count}; ++n) {{",
+            "                void *const free = after[n];",
+            "                after[n] = now[n] = next[n];",
+            "                next[n] = free;",
+            "            }",
+            "        }",
+            *self._copies(op),
+            "    }",
+        ]
+
+    def _head(self, op: LoopOp) -> list[str]:
+        tests = self._of(op.tests)
+        limits = [f"        const int64_t limit = *(const int64_t *)({text});" for text in tests[:1]]
+        if op.times is not None:
+            end = f"*counter < {op.times.value.data}L{' && *counter < limit' if limits else ''}"
+            return [*limits, f"        for (*counter = 0; {end}; ++*counter) {{"]
+        going = tests[1]
+        (again,) = self._of(op.again)
+        return [
+            *limits,
+            f"        unsigned char *again = (unsigned char *)({again});",
+            f"        *again = *(const unsigned char *)({going});",
+            "        for (*counter = 0; *counter < limit && *again; ++*counter) {",
+        ]
+
+    def _copies(self, op: LoopOp) -> list[str]:
+        """The state that an odd or an even number of iterations left elsewhere."""
+        return [
+            f"        if (now[{n}] != {text}) __builtin_memcpy({text}, now[{n}], {_bytes(value)});"
+            for n, (text, value) in enumerate(zip(self._of(op.final), op.final, strict=True))
+        ]
+
+    def _branch(self, op: IfOp) -> list[str]:
+        calls = [self._call(name.string_value(), op.arena, "given", "made") for name in (op.then, op.otherwise)]
+        condition = f"*(const unsigned char *)({self._buffers[op.condition]})"
+        return [
+            *_comment(op, "    "),
+            "    {",
+            _addresses("given", self._of(op.read), "void *const"),
+            _addresses("made", self._of(op.final), "void *const"),
+            f"        if ({condition}) {calls[0]}",
+            f"        else {calls[1]}",
+            "    }",
+        ]
+
+    def _call(self, symbol: str, arena: SSAValue, given: str, made: str) -> str:
+        if symbol not in self._functions:
+            where, accepted = f"@{self._function.sym_name.data}", [f"@{name}" for name in self._functions]
+            raise TreadleError(f"a call of @{symbol}, which is no function of launches", where, accepted)
+        return f"{self._functions[symbol]}(pool, {given}, {made}, constants, {self._buffers[arena]});"
+
+    def _of(self, values: Sequence[SSAValue]) -> list[str]:
+        return [self._buffers[value] for value in values]
+
+
+def _comment(op: NamesNodes, indent: str) -> list[str]:
+    nodes = comment_text(describe_nodes(op.location))
+    return [f"{indent}/* {nodes} */"] if nodes else []
+
+
+def _addresses(name: str, texts: Sequence[str], type: str = "void *") -> str:
+    return f"        {type}{'' if type.endswith('*') else ' '}{name}[] = {{{', '.join(texts) or '0'}}};"
+
+
+def _bytes(value: SSAValue) -> int:
+    type = value.type
+    assert isinstance(type, MemRefType)
+    return prod(type.get_shape()) * byte_width(type.get_element_type())
+
+
+def _buffer_texts(function: Operation, constants: Mapping[SSAValue, int]) -> dict[SSAValue, str]:
+    texts: dict[SSAValue, str] = {}
+    for op in function.walk():
+        if not isinstance(op, BufferOp):
+            continue
+        position = 0 if op.position is None else op.position.value.data
+        match op.kind.data:
+            case "constant":
+                texts[op.buffer] = f"constants[{constants[op.buffer]}]"
+            case "arena":
+                texts[op.buffer] = f"arena + {position}"
+            case "zeroed":
+                message = "the host program has no memory that is zero between launches"
+                raise TreadleError(message, "C printer", "a GPU's kernels, whose blocks arrive at counters")
+            case kind:
+                texts[op.buffer] = f"{kind}s[{position}]"
+    return texts
 
 
 def print_kernels(module: ModuleOp) -> list[Unit]:
@@ -119,3 +300,24 @@ def _kernel_names(module: ModuleOp, names: Names | None = None) -> dict[str, str
     return {
         op.sym_name.data: names.claim_exact(kernel_identifier(op.sym_name.data), "kernel") for op in _kernels(module)
     }
+
+
+# The text target `c`: what `treadle-opt -t c` prints.
+
+ACCEPTED = "a module that a CPU's stages have lowered, as treadle-opt --pipeline cpu --to lower writes it"
+
+
+@dataclass(frozen=True)
+class CTarget(Target):
+    """All translation units of a module after `loop-to-c`, one after the other, the host program last."""
+
+    name = "c"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        """Writes the text; raises TreadleError for what cannot be printed."""
+        units = print_kernels(module)
+        if not units:
+            raise TreadleError("no kernel to print", "target 'c'", ACCEPTED)
+        if has_host(module):
+            units.append(print_host(module))
+        output.write("\n".join(unit.text for unit in units))

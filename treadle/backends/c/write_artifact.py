@@ -8,12 +8,10 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from treadle.backends.c.compiler import Unit, compile_objects, link, pool_unit
+from treadle.backends.c.compiler import INCLUDE_DIRECTORIES, Unit, compile_objects, link, pool_unit
 from treadle.backends.c.open_artifact import LIBRARY
 from treadle.backends.c.printer import print_host, print_kernels
-from treadle.backends.c.toolchain import INCLUDE_DIRECTORIES
-from treadle.backends.file_names import file_names
-from treadle.backends.interface import c_definition
+from treadle.backends.interface import c_definition, file_names
 from treadle.environment import available_cores
 from treadle.errors import TreadleError
 from treadle.host import needs_of

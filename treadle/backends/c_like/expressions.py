@@ -9,14 +9,16 @@ from xdsl.dialects import arith, memref, vector
 from xdsl.dialects.builtin import MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.backends.c_like.arithmetic import Arithmetic
-from treadle.backends.c_like.comparisons import Comparisons
-from treadle.backends.c_like.constants import constant_integer, splat_number
-from treadle.backends.c_like.conversions import Conversions
 from treadle.backends.c_like.folding import Folding
-from treadle.backends.c_like.integers import Integers
-from treadle.backends.c_like.language import Language
-from treadle.backends.c_like.operators import Level
+from treadle.backends.c_like.language import Language, Level
+from treadle.backends.c_like.scalars import (
+    Arithmetic,
+    Comparisons,
+    Conversions,
+    Integers,
+    constant_integer,
+    splat_number,
+)
 from treadle.backends.c_like.values import Text, Writers, number_text
 from treadle.backends.c_like.vectors import Vectors
 from treadle.dialects.loop import LaneMaskOp

@@ -1,12 +1,15 @@
-"""The differences between C and CUDA C++ text."""
+"""The differences between C and CUDA C++ text; literals and operators, which they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import IntEnum
+from math import frexp, isinf, isnan
 from typing import ClassVar, NoReturn, Protocol
 
 import numpy as np
+from xdsl.dialects import arith, math, vector
 from xdsl.dialects.builtin import (
     AnyFloat,
     BFloat16Type,
@@ -21,14 +24,136 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.backends.c_like.literals import float_literal, int_literal
-from treadle.backends.c_like.operators import Level
 from treadle.dialects.graph.dtypes import is_stored, numpy_dtype, ui32, ui64
-from treadle.dialects.scalar import is_unsigned
-from treadle.dialects.scalar_functions import ScalarFunction
+from treadle.dialects.scalar import FUNCTION_OF, ScalarFunction, is_unsigned
 from treadle.errors import TreadleError
 
-_ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like/operators.py have"
+# Numbers as C literals that read back to the same value.
+
+_DECIMAL_DIGITS = 9
+
+
+def float_literal(value: float, width: int, infinity: str, nan: str) -> str:
+    """A float of 16, 32 or 64 bits: the shortest decimal that reads back exactly, or 0x1p-20.
+
+    `infinity` and `nan` are the language's names for the values that have no literal.
+    """
+    if isnan(value):
+        return nan
+    if isinf(value):
+        return infinity if value > 0 else f"-{infinity}"
+    suffix = "" if width == 64 else "f"
+    if width == 64:
+        text = repr(float(value))
+    else:
+        with np.errstate(over="ignore"):
+            narrow = np.float32(value)
+        if isinf(narrow):
+            return infinity if value > 0 else f"-{infinity}"
+        text = np.format_float_positional(narrow, trim="0", unique=True)
+        if not 1e-4 <= abs(narrow) < 1e9 and narrow != 0:
+            text = np.format_float_scientific(narrow, trim="0", unique=True)
+    if len(text.strip("-0.")) > _DECIMAL_DIGITS + 1 and frexp(value)[0] in (0.5, -0.5):
+        text = _power_of_two(value)
+    return text + suffix
+
+
+def int_literal(value: int, width: int, wide_suffix: str = "L") -> str:
+    """A signed integer of `width` bits; the most negative ones have no literal of their own in C."""
+    if value == -(1 << 63):
+        return f"(-{(1 << 63) - 1}{wide_suffix} - 1)"
+    if value == -(1 << 31):
+        return f"(-{(1 << 31) - 1} - 1)" if width <= 32 else f"-{1 << 31}{wide_suffix}"
+    return f"{value}{wide_suffix}" if not -(1 << 31) <= value < 1 << 31 else str(value)
+
+
+def _power_of_two(value: float) -> str:
+    mantissa, exponent = frexp(value)
+    return f"{'-' if mantissa < 0 else ''}0x1p{exponent - 1}"
+
+
+# Which operator or function of C each operation of arith and math is.
+
+
+class Level(IntEnum):
+    """C's precedence, loosest first."""
+
+    TERNARY = 3
+    OR = 4
+    AND = 5
+    OR_BITS = 6
+    XOR_BITS = 7
+    AND_BITS = 8
+    EQUALITY = 9
+    RELATION = 10
+    SHIFT = 11
+    ADD = 12
+    MULTIPLY = 13
+    UNARY = 15
+    PRIMARY = 16
+
+    @property
+    def tighter(self) -> Level:
+        """The precedence that the right operand of a left-associative operator needs."""
+        return Level(min(level for level in Level if level > self))
+
+
+OPERATORS: dict[type[Operation], tuple[str, Level]] = {
+    arith.AddiOp: ("+", Level.ADD),
+    arith.SubiOp: ("-", Level.ADD),
+    arith.MuliOp: ("*", Level.MULTIPLY),
+    arith.DivSIOp: ("/", Level.MULTIPLY),
+    arith.DivUIOp: ("/", Level.MULTIPLY),
+    arith.RemSIOp: ("%", Level.MULTIPLY),
+    arith.RemUIOp: ("%", Level.MULTIPLY),
+    arith.ShLIOp: ("<<", Level.SHIFT),
+    arith.ShRSIOp: (">>", Level.SHIFT),
+    arith.ShRUIOp: (">>", Level.SHIFT),
+    arith.AddfOp: ("+", Level.ADD),
+    arith.SubfOp: ("-", Level.ADD),
+    arith.MulfOp: ("*", Level.MULTIPLY),
+    arith.DivfOp: ("/", Level.MULTIPLY),
+}
+FLOAT_OPERATORS = (arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp)
+WRAPPING = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
+"""Operations whose result is exact modulo two to the power of its bits if the operands are."""
+DIVISIONS = (arith.DivSIOp, arith.DivUIOp, arith.RemSIOp, arith.RemUIOp)
+
+COMMUTATIVE = (arith.AddiOp, arith.MuliOp, arith.AddfOp, arith.MulfOp)
+COMPOUND = (*COMMUTATIVE, arith.SubiOp, arith.SubfOp)
+"""Operations of which `a = a op b` is written `a op= b`."""
+
+# Index values are not negative where these are used, so that signed division means the same. The other operands are of
+# unsigned types.
+UNSIGNED = (arith.DivUIOp, arith.RemUIOp)
+
+# By the number of the predicate: the symbol, and whether it compares unsigned.
+COMPARISONS = {
+    **{number: (symbol, False) for number, symbol in enumerate(("==", "!=", "<", "<=", ">", ">="))},
+    **{number: (symbol, True) for number, symbol in enumerate(("<", "<=", ">", ">="), start=6)},
+}
+# oeq, ogt, oge, olt, ole, une are what C's operators mean; ugt, uge, ult, ule are their negations.
+FLOAT_COMPARISONS = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
+NEGATED_COMPARISONS = {9: "<=", 10: "<", 11: ">=", 12: ">"}
+
+CONVERSIONS = (
+    *(arith.ExtFOp, arith.TruncFOp, arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.IndexCastOp),
+    *(arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp),
+)
+
+FUNCTIONS: dict[type[Operation], ScalarFunction] = {**FUNCTION_OF, vector.FMAOp: FUNCTION_OF[math.FmaOp]}
+
+INTEGER_FUNCTIONS: dict[type[Operation], str] = {
+    arith.FloorDivSIOp: "floordiv",
+    arith.CeilDivSIOp: "ceildiv",
+    arith.MinSIOp: "min",
+    arith.MaxSIOp: "max",
+    arith.MinUIOp: "min",
+    arith.MaxUIOp: "max",
+}
+
+
+_ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like/language.py have"
 
 
 class Values(Protocol):

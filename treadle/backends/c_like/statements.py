@@ -11,13 +11,11 @@ from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerType, MemRefType,
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import IsTerminator
 
-from treadle.backends.c_like.constants import constant_integer
 from treadle.backends.c_like.expressions import ExpressionPrinter
 from treadle.backends.c_like.folding import Folding
-from treadle.backends.c_like.index_names import IndexNames
-from treadle.backends.c_like.language import Language
-from treadle.backends.c_like.names import Names
-from treadle.backends.c_like.operators import COMMUTATIVE, COMPOUND, OPERATORS, Level
+from treadle.backends.c_like.language import COMMUTATIVE, COMPOUND, OPERATORS, Language, Level
+from treadle.backends.c_like.names import IndexNames, Names
+from treadle.backends.c_like.scalars import constant_integer
 from treadle.dialects.effects import is_allocation, is_load
 from treadle.dialects.loop import LaneMaskOp, StridedStoreOp
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.backends.c_like.language import Language
-from treadle.backends.c_like.operators import Level
+from treadle.backends.c_like.language import Language, Level
 
 
 @dataclass(frozen=True)

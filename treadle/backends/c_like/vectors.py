@@ -9,8 +9,8 @@ from xdsl.dialects import arith, vector
 from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import SSAValue
 
-from treadle.backends.c_like.constants import constant_integer, splat_number
-from treadle.backends.c_like.operators import FLOAT_COMPARISONS, Level
+from treadle.backends.c_like.language import FLOAT_COMPARISONS, Level
+from treadle.backends.c_like.scalars import constant_integer, splat_number
 from treadle.backends.c_like.values import Text, Values, Writers, relation
 from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
 

@@ -3,16 +3,61 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Generator, Sequence
+import importlib
+import importlib.util
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from treadle.backends.cuda.bindings import PLACE, call, load
-from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.launch_graph import CapturedGraph
+from treadle.backends.cuda.driver import BoundLaunch, Device
 from treadle.errors import TreadleError
+
+# Calls of the NVIDIA driver through cuda-bindings: the one module that loads them.
+
+PLACE = "cuda driver"
+WHEEL = "pip install 'cuda-bindings==13.0.*'"
+
+
+def are_installed() -> bool:
+    """Whether cuda-bindings can be imported; says nothing of a driver."""
+    try:
+        return importlib.util.find_spec("cuda.bindings.driver") is not None
+    except ModuleNotFoundError:  # no package `cuda` at all
+        return False
+
+
+def load() -> Any:
+    """The module `cuda.bindings.driver`. TreadleError where it is not installed."""
+    if not are_installed():
+        raise TreadleError("cuda-bindings are not installed", where=PLACE, accepted=WHEEL)
+    return importlib.import_module("cuda.bindings.driver")
+
+
+def call(doing: str, function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
+    """What a function of the driver returns beside its status: nothing, a value, or a tuple.
+
+    TreadleError that names `doing`, the function and the driver's own words where the status is not 0, and where
+    the driver's library cannot be loaded.
+    """
+    try:
+        status, *values = function(*arguments)
+    except RuntimeError as error:  # the first call loads the library
+        reason = str(error).splitlines()[0]
+        message = f"the NVIDIA driver cannot be loaded ({reason})"
+        raise TreadleError(message, where=PLACE, accepted="a machine with libcuda.so.1") from error
+    if status.value != 0:
+        name = getattr(function, "__name__", "the driver").split("_")[0]
+        raise TreadleError(f"the GPU failed: {name} failed: {_words(status)}", where=doing)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _words(status: Any) -> str:
+    """The driver's description of a status, such as `out of memory`."""
+    asked, text = load().cuGetErrorString(status)
+    return text.decode() if asked.value == 0 and text else str(status.name)
+
 
 _NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
@@ -208,3 +253,56 @@ class _Event:
 
     def __del__(self) -> None:
         self._driver.destroy(self.event)
+
+
+# Launches as one CUDA graph, captured by cuda-bindings on the stream of whichever driver queues them.
+
+
+class CapturedGraph:
+    """A `LaunchGraph` of what `queue` puts on the device's stream: captured once, launched as one."""
+
+    def __init__(self, device: Device, queue: Callable[[], None]) -> None:
+        """Raises `TreadleError` where the driver refuses, and where cuda-bindings are not installed."""
+        self._cuda = load()
+        self._device = device
+        self._stream = self._cuda.CUstream(device.stream_handle)
+        self._instance: object | None = None
+        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        with device.current(_CAPTURING):
+            call(_CAPTURING, self._cuda.cuStreamBeginCapture, self._stream, mode)
+            try:
+                queue()
+            except BaseException:
+                self._abandon()
+                raise
+            graph = call(_CAPTURING, self._cuda.cuStreamEndCapture, self._stream)
+            try:
+                self._instance = call(_CAPTURING, self._cuda.cuGraphInstantiate, graph, 0)
+            finally:
+                call(_CAPTURING, self._cuda.cuGraphDestroy, graph)
+
+    def _abandon(self) -> None:
+        """Ends a capture that failed; what the driver says of that would hide why it did."""
+        _, graph = self._cuda.cuStreamEndCapture(self._stream)
+        if graph is not None and int(graph):
+            self._cuda.cuGraphDestroy(graph)
+
+    def launch(self, times: int = 1) -> None:
+        """See `LaunchGraph`."""
+        doing = "launching a graph"
+        if self._instance is None:
+            raise TreadleError("the graph was closed", where=doing)
+        with self._device.current(doing):
+            for _ in range(times):
+                call(doing, self._cuda.cuGraphLaunch, self._instance, self._stream)
+
+    def close(self) -> None:
+        """See `LaunchGraph`."""
+        if self._instance is None:
+            return
+        with self._device.current("closing a graph"):
+            call("closing a graph", self._cuda.cuGraphExecDestroy, self._instance)
+        self._instance = None
+
+
+_CAPTURING = "capturing a graph"

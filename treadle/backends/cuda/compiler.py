@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from treadle.backends.cuda.resources import Resources, resources_of
+from treadle.backends.cuda.cubin import Resources, resources_of
 from treadle.errors import TreadleError, TreadleWarning
 from treadle.store import Store, digest
 from treadle.target import Target

@@ -10,9 +10,9 @@ from types import TracebackType
 
 import numpy as np
 
-from treadle.backends.buffers import BufferKind, BufferRef, TensorSpec
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
+from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
 from treadle.decision_tree import Dispatch, chosen_launches
 from treadle.errors import TreadleError
 

@@ -45,7 +45,7 @@ from treadle.dialects.cuda import (
     ThreadIdOp,
     space_of,
 )
-from treadle.dialects.cuda.layout import buffer_bytes
+from treadle.dialects.cuda.attributes import buffer_bytes
 from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
 from treadle.errors import TreadleError
 

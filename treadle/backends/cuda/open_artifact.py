@@ -8,12 +8,11 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from treadle.artifact import Artifact
-from treadle.backends.buffers import BufferRef, TensorSpec
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit, compile_cubins
 from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.backends.interface import check_interface, kernel_interface
+from treadle.backends.interface import BufferRef, TensorSpec, check_interface, kernel_interface
 from treadle.errors import TreadleError
 from treadle.manifest import KernelLaunch, Tensor
 from treadle.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from treadle.backends.cuda import bindings
+from treadle.backends.cuda import bindings_driver
 from treadle.backends.cuda.bindings_driver import BindingsDriver
 from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.pycuda_driver import PycudaDriver
@@ -26,12 +26,12 @@ def open_driver(device: int = 0, name: str | None = None) -> Device:
 
 
 def _installed() -> str:
-    if bindings.are_installed():
+    if bindings_driver.are_installed():
         return "bindings"
     if importlib.util.find_spec("pycuda") is not None:
         return "pycuda"
     raise TreadleError(
         "neither cuda-bindings nor pycuda is installed",
-        where=bindings.PLACE,
-        accepted=f"{bindings.WHEEL}, or pip install pycuda where CUDA's headers are",
+        where=bindings_driver.PLACE,
+        accepted=f"{bindings_driver.WHEEL}, or pip install pycuda where CUDA's headers are",
     )

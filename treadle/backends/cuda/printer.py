@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import IO
+
+from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp
+from xdsl.utils.target import Target
 
 from treadle.backends.c_like import Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import read_buffers, written_buffers
@@ -59,3 +64,22 @@ def _bounds(kernel: KernelOp) -> str:
     """The arguments of `__launch_bounds__`: threads of a block and, where given, blocks of a multiprocessor."""
     blocks = kernel.attributes.get("min_blocks_per_sm")
     return f"{kernel.threads}, {blocks.value.data}" if isinstance(blocks, IntegerAttr) else str(kernel.threads)
+
+
+# The text target `cuda`: what `treadle-opt -t cuda` prints.
+
+ACCEPTED = "a module that a GPU's stages have lowered, as treadle-opt --pipeline sm_80 --to lower writes it"
+
+
+@dataclass(frozen=True)
+class CudaTarget(Target):
+    """All translation units of a module after `loop-to-cuda`, one after the other."""
+
+    name = "cuda"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        """Writes the text; raises TreadleError for what cannot be printed."""
+        units = print_kernels(module)
+        if not units:
+            raise TreadleError("no cuda.kernel to print", "target 'cuda'", ACCEPTED)
+        output.write("\n".join(unit.text for unit in units))

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.backends.cuda.bindings_driver import CapturedGraph
 from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.launch_graph import CapturedGraph
 from treadle.errors import TreadleError
 
 

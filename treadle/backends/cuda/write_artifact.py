@@ -13,8 +13,7 @@ from xdsl.ir import Attribute
 
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.file_names import file_names
-from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_interface
+from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, file_names, kernel_interface
 from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype

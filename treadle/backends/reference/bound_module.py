@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bounded import ARITHMETIC, ROUNDING, Bounded, Format, Running, rounded, together
-from treadle.backends.reference.evaluate_module import arguments, find_function, last_uses
+from treadle.backends.reference.run_module import arguments, find_function, last_uses
 from treadle.compile_options import Precision
 from treadle.dialects.graph import (
     ArgReductionOp,
@@ -35,8 +35,7 @@ from treadle.dialects.graph import (
     UnaryOp,
 )
 from treadle.dialects.graph.dtypes import is_float_dtype
-from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results
-from treadle.dialects.graph.run_control import run_control, zeros
+from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results, run_control, zeros
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

@@ -29,11 +29,20 @@ from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.compile_options import EPSILON, Precision
-from treadle.dialects.graph.arithmetic import COMBINE, FOLD, identity, spread
+from treadle.dialects.graph.arithmetic import (
+    COMBINE,
+    FOLD,
+    Affine,
+    Array,
+    apply_scalar,
+    contract,
+    identity,
+    read,
+    scalar_dtype,
+    spread,
+)
 from treadle.dialects.graph.compute import ReduceOp
 from treadle.dialects.graph.dtypes import integer_dtype_limits, is_float, is_float_dtype, is_integer_dtype, numpy_dtype
-from treadle.dialects.graph.numpy_reads import Affine, contract, read
-from treadle.dialects.graph.numpy_scalars import Array, apply_scalar, scalar_dtype
 
 ROUNDING = 12.0
 """What a rounding that a precision asks for adds to a limit, in halves of an epsilon: its error is uniform in half a

@@ -7,29 +7,221 @@ unpermuted matrix. Every access checks its indices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+import numpy as np
 from xdsl.dialects import arith, memref, scf, vector
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import MemRefType, NoneAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from treadle.backends.reference import kernel_tiles, kernel_vectors
-from treadle.backends.reference.kernel_folds import folder
-from treadle.backends.reference.kernel_launch import LAUNCH, arrive, initial, space_of
-from treadle.backends.reference.kernel_loops import unrolled
-from treadle.backends.reference.kernel_scalars import constant, expression, folded, function
-from treadle.backends.reference.kernel_text import KernelText
-from treadle.backends.reference.kernel_tiles import WarpFunction, matrix_loader, multiply
-from treadle.backends.reference.kernel_unit import unit_product
-from treadle.backends.reference.kernel_vectors import lanes_of
+from treadle.backends.reference.kernel_operations import (
+    LAUNCH,
+    TILES,
+    VECTORS,
+    WarpFunction,
+    arrive,
+    constant,
+    dtype_name,
+    expression,
+    folded,
+    folder,
+    function,
+    initial,
+    is_of_launch,
+    lanes_of,
+    literal,
+    loaded_shape,
+    matrix_loader,
+    multiply,
+    space_of,
+    unit_product,
+    vector_expression,
+)
 from treadle.dialects import loop, task
-from treadle.dialects.graph.numpy_scalars import scalar_dtype
+from treadle.dialects.graph.arithmetic import scalar_dtype
 from treadle.dialects.scalar import UnsignedConstantOp, is_arithmetic
 from treadle.errors import TreadleError
+
+# The Python text of a kernel while it is written: names, lines, and the checks of accesses.
+
+
+class KernelText:
+    """Lines of Python, and what their names stand for. All names in the text are made here; none comes from the IR.
+
+    names: of values; namespace: of objects that are no text; ops: the operations that messages name, by their numbers
+    """
+
+    def __init__(self, name: str, body: Block, outputs: int):
+        self.kernel = name
+        self.lines: list[str] = []
+        self.names: dict[SSAValue, str] = {arg: f"v{n}" for n, arg in enumerate(body.args)}
+        self.read_only = {arg for arg in body.args[: -2 - outputs] if not is_of_launch(arg.type)}
+        self.namespace: dict[str, object] = {"np": np, "fault": self._fault, "unset": self.unset}
+        self.ops: list[Operation] = []
+        self._indent = 1
+        self._serial = len(self.names)
+
+    def describe(self, number: int) -> str:
+        """An operation and the buffer that it touches, for messages."""
+        op = self.ops[number]
+        buffers = [v for v in (*op.operands, *op.results) if isinstance(v.type, MemRefType)]
+        return " ".join([op.name, *(f"of %{b.name_hint or '?'}: {b.type}" for b in buffers)])
+
+    @contextmanager
+    def indented(self) -> Generator[None]:
+        """Lines that are written inside belong to the statement above."""
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    def check_writable(self, op: Operation, buffer: SSAValue) -> None:
+        """TreadleError for a store to a buffer that is only read."""
+        if buffer in self.read_only:
+            raise TreadleError(f"{op.name} to %{buffer.name_hint or '?'}, an input", f"kernel '{self.kernel}'")
+
+    def checked_lanes(
+        self, op: Operation, buffer: SSAValue, indices: Sequence[SSAValue], active: str, stride: int = 1
+    ) -> str:
+        """Writes the check of the active lanes, none of which may be; gives the flat offset of lane 0."""
+        shape = self.shape(op, cast("MemRefType[Attribute]", buffer.type))
+        names = [self.names[i] for i in indices]
+        checks = [f"0 <= {i} < {extent}" for i, extent in zip(names[:-1], shape[:-1], strict=True)]
+        checks += [f"0 <= {names[-1]} + {active}[{end}] * {stride} < {shape[-1]}" for end in (0, -1)]
+        self.line(f"if {active} and not ({' and '.join(checks)}): fault({self.arguments(op, indices)})")
+        return _offset(names, shape)
+
+    def checked(self, op: Operation, buffer: SSAValue, indices: Sequence[SSAValue], lanes: str = "1") -> str:
+        """Writes the check of an access to `lanes` elements of the last dimension; gives its flat offset."""
+        shape = self.shape(op, cast("MemRefType[Attribute]", buffer.type))
+        names = [self.names[i] for i in indices]
+        extents = zip(names, shape, strict=True)
+        checks = [f"0 <= {i} < {extent}" for i, extent in extents if literal(i) not in range(extent)]
+        if lanes != "1":
+            checks.append(f"{names[-1]} + {lanes} <= {shape[-1]}")
+        if checks:
+            self.line(f"if not ({' and '.join(checks)}): fault({self.arguments(op, indices)})")
+        return _offset(names, shape)
+
+    def offset_of(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
+        """The flat offset of an element that was checked before."""
+        return _offset([self.names[i] for i in indices], cast("MemRefType[Attribute]", buffer.type).get_shape())
+
+    def shape(self, op: Operation, type: MemRefType[Attribute]) -> tuple[int, ...]:
+        """A buffer's extents; TreadleError for one that is not row-major with static extents."""
+        if not type.has_static_shape() or not isinstance(type.layout, NoneAttr | loop.SwizzleAttr):
+            where = f"kernel '{self.kernel}'"
+            raise TreadleError(f"{op.name} of {type}", where, "row-major buffers of static extents")
+        return type.get_shape()
+
+    def arguments(self, op: Operation, indices: Sequence[SSAValue]) -> str:
+        """What `fault` and `unset` are called with: the operation's number, and the indices."""
+        return ", ".join([str(self.number_of(op)), *(self.names[i] for i in indices)])
+
+    def _fault(self, number: int, *indices: int) -> NoReturn:
+        op = self.ops[number]
+        accepted = "indices inside the buffer"
+        if isinstance(op, task.ForOp):
+            accepted = f"a worker of {op.mapping.data}: 0 to {op.mapping.data.workers - 1}"
+        raise TreadleError(f"{self.describe(number)} at {list(indices)}", f"kernel '{self.kernel}'", accepted)
+
+    def unset(self, number: int, *indices: int) -> NoReturn:
+        """Raises TreadleError: a thread reads an element that was never stored."""
+        message = f"{self.describe(number)} at {list(indices)} reads what nobody has stored"
+        raise TreadleError(message, f"kernel '{self.kernel}'", "a store, and a barrier if another thread makes it")
+
+    def number_of(self, op: Operation) -> int:
+        """The number of the operation that is being written, by which messages name it."""
+        if not self.ops or self.ops[-1] is not op:
+            self.ops.append(op)
+        return len(self.ops) - 1
+
+    def assign(self, targets: Sequence[str], values: Sequence[str]) -> None:
+        """Writes an assignment of several values at once."""
+        if targets:
+            self.line(f"{', '.join(targets)} = {', '.join(values)}")
+
+    def bind(self, value: object) -> str:
+        """A name in the text for an object that is no text."""
+        name = f"g{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def define(self, value: SSAValue) -> str:
+        """A new name for a value."""
+        self.names[value] = self.fresh_name()
+        return self.names[value]
+
+    def fresh_name(self) -> str:
+        """A name that nothing has yet."""
+        self._serial += 1
+        return f"v{self._serial}"
+
+    def line(self, text: str) -> None:
+        """Writes a line at the current indentation."""
+        self.lines.append("  " * (self._indent - 1) + text)
+
+
+def _offset(names: Sequence[str], shape: Sequence[int]) -> str:
+    """The flat offset of an element of a row-major buffer."""
+    start, terms = 0, list[str]()
+    for n, i in enumerate(names):
+        known, stride = literal(i), prod(shape[n + 1 :])
+        if known is not None:
+            start += known * stride
+        else:
+            terms.append(i if stride == 1 else f"{i} * {stride}")
+    return " + ".join([*terms, str(start)] if start or not terms else terms)
+
+
+# Chooses the loops of a kernel that are unrolled in its Python: those with constant bounds and short bodies.
+
+_LONGEST = 256
+"""The limit of an unrolled loop's operations: more take longer to compile than they save."""
+
+Rounds = Sequence[Sequence[int]]
+
+
+def unrolled(op: scf.ForOp | task.ForOp, names: Mapping[SSAValue, str]) -> Rounds | None:
+    """The variables' values in each iteration of a loop that is to be unrolled; None for any other loop.
+
+    A loop with barriers is not unrolled, since a barrier is identified by its operation, nor one that allocates buffers
+    of a block.
+    """
+    rounds = _rounds(op, names)
+    if rounds is None or any(map(_stays_one, op.body.walk())):
+        return None
+    return rounds if len(rounds) * _length(op.body.block, names) <= _LONGEST else None
+
+
+def _rounds(op: scf.ForOp | task.ForOp, names: Mapping[SSAValue, str]) -> Rounds | None:
+    if isinstance(op, task.ForOp):
+        worker, mapping = 0 if op.worker is None else literal(names.get(op.worker, "")), op.mapping.data
+        return mapping(worker) if worker is not None and worker in range(mapping.workers) else None
+    low, high, step = (literal(names.get(value, "")) for value in (op.lb, op.ub, op.step))
+    return None if low is None or high is None or not step else [(at,) for at in range(low, high, step)]
+
+
+def _length(block: Block, names: Mapping[SSAValue, str]) -> int:
+    """The operations of a body when loops with constant bounds in it are unrolled."""
+    return sum(_length_of(op, names) for op in block.ops)
+
+
+def _length_of(op: Operation, names: Mapping[SSAValue, str]) -> int:
+    inside = sum(_length(block, names) for region in op.regions for block in region.blocks)
+    rounds = _rounds(op, names) if isinstance(op, scf.ForOp | task.ForOp) else None
+    return 1 + inside * (1 if rounds is None else len(rounds))
+
+
+def _stays_one(op: Operation) -> bool:
+    if isinstance(op, loop.BarrierOp | loop.ArriveOp):
+        return True
+    return isinstance(op, loop.AllocOp) and space_of(op.results[0].type) not in (None, loop.Space.REGISTER)
+
 
 _ACCEPTED = "task.for, scf.for, scf.if, arith, math, memref.load/store/alloca, vector, the loop dialect's accesses"
 
@@ -72,7 +264,7 @@ class _Writer(KernelText):
 
     def __init__(self, name: str, body: Block, outputs: int):
         super().__init__(name, body, outputs)
-        self.namespace |= {"arrive": arrive} | kernel_vectors.NAMESPACE | kernel_tiles.NAMESPACE
+        self.namespace |= {"arrive": arrive} | VECTORS | TILES
         self.cooperates = False
         self.warp: dict[int, WarpFunction] = {}
         self.of_launch: dict[int, MemRefType[Attribute]] = {}
@@ -131,7 +323,7 @@ class _Writer(KernelText):
         if known is not None:
             self.names[op.results[0]] = known
             return
-        text = kernel_vectors.expression(op)
+        text = vector_expression(op)
         if text is None and is_arithmetic(op):
             text = expression(op) or self._call(op, len(operands))
         if text is None:
@@ -217,9 +409,9 @@ class _Writer(KernelText):
         self.line(f"{self.names[buffer]}[{offset}] = {self.names[value]}")
 
     def _vector_load(self, op: vector.LoadOp) -> None:
-        shape = kernel_vectors.loaded_shape(op)
+        shape = loaded_shape(op)
         offset = self.checked(op, op.base, op.indices, str(shape[-1]))
-        kind = kernel_vectors.dtype_name(op.result.type)
+        kind = dtype_name(op.result.type)
         where = f"{self.names[op.base]}, {offset}, {shape}, {kind}"
         self.line(f"{self.define(op.result)} = load_lanes({where})")
         self.line(f"if {self.names[op.result]} is None: unset({self.arguments(op, op.indices)})")
@@ -248,7 +440,7 @@ class _Writer(KernelText):
 
     def _strided_load(self, op: loop.StridedLoadOp) -> None:
         active, offset = self._strided(op, op.buffer, op.indices, op.mask, lanes_of(op.result.type))
-        otherwise = f"np.empty({lanes_of(op.result.type)}, {kernel_vectors.dtype_name(op.result.type)})"
+        otherwise = f"np.empty({lanes_of(op.result.type)}, {dtype_name(op.result.type)})"
         otherwise = otherwise if op.otherwise is None else self.names[op.otherwise]
         where = f"{self.names[op.buffer]}, {offset}, {active}, {otherwise}, {op.stride.value.data}"
         self.line(f"{self.define(op.result)} = load_active({where})")
@@ -346,6 +538,3 @@ class _Writer(KernelText):
         number = self.number_of(op)
         self.warp[number] = function
         self.line(f"{self.define(op.results[0])} = yield {number}, ({brought},)")
-
-
-__all__ = ["KernelSource", "kernel_source"]

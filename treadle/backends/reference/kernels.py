@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute
 
-from treadle.backends.reference.kernel_launch import LAUNCH, check_zeroed, fresh, is_of_launch
+from treadle.backends.reference.kernel_operations import LAUNCH, check_zeroed, fresh, is_of_launch
 from treadle.backends.reference.kernel_source import KernelSource, kernel_source
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.dialects.loop.warp import WARP
+from treadle.dialects.loop.tiles import WARP
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

@@ -21,15 +21,12 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bounded import ROUNDED_ONCE, WITHOUT_ROUNDING, Bounded, Format, apply, fitting
-from treadle.backends.reference.evaluate_module import arguments, find_function, last_uses
+from treadle.backends.reference.run_module import arguments, find_function, last_uses
 from treadle.dialects.graph import IfOp, LoopOp, UnaryOp
-from treadle.dialects.graph.arithmetic import Exact
+from treadle.dialects.graph.arithmetic import Exact, contract, scalar_dtype
 from treadle.dialects.graph.compute import ReduceOp
 from treadle.dialects.graph.dtypes import is_float, is_float_dtype
-from treadle.dialects.graph.evaluate import evaluate_in
-from treadle.dialects.graph.numpy_reads import contract
-from treadle.dialects.graph.numpy_scalars import scalar_dtype
-from treadle.dialects.graph.run_control import run_arrays
+from treadle.dialects.graph.evaluate import evaluate_in, run_arrays
 from treadle.errors import TreadleError
 
 Array = NDArray[Any]

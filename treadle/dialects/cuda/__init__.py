@@ -18,9 +18,11 @@ from treadle.dialects.cuda.attributes import (
     ShuffleModeAttr,
     Space,
     SpaceAttr,
+    buffer_bytes,
+    element_bytes,
+    space_of,
 )
 from treadle.dialects.cuda.kernel import BlockIdOp, KernelOp, ReturnOp, ThreadIdOp
-from treadle.dialects.cuda.layout import buffer_bytes, element_bytes, space_of
 from treadle.dialects.cuda.memory import AllocOp, ArriveOp, BarrierOp, CpAsyncCommitOp, CpAsyncOp, CpAsyncWaitOp
 from treadle.dialects.cuda.warp import LdmatrixOp, MmaOp, RoundTf32Op, ShuffleOp
 

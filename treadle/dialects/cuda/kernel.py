@@ -42,8 +42,7 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space
-from treadle.dialects.cuda.layout import buffer_bytes, is_global, space_of
+from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space, buffer_bytes, is_global, space_of
 from treadle.dialects.cuda.memory import AllocOp
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges

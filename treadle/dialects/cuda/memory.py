@@ -23,9 +23,9 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.cuda.attributes import Space
-from treadle.dialects.cuda.layout import (
+from treadle.dialects.cuda.attributes import (
     AnyMemRef,
+    Space,
     buffer_bytes,
     element_bytes,
     is_global,

@@ -48,8 +48,16 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.cuda.attributes import MmaShape, MmaShapeAttr, ShuffleMode, ShuffleModeAttr, Space
-from treadle.dialects.cuda.layout import AnyMemRef, row_misalignment, space_of
+from treadle.dialects.cuda.attributes import (
+    AnyMemRef,
+    MmaShape,
+    MmaShapeAttr,
+    ShuffleMode,
+    ShuffleModeAttr,
+    Space,
+    row_misalignment,
+    space_of,
+)
 from treadle.dialects.effects import Convergent
 
 WARP_SIZE = 32

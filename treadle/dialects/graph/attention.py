@@ -23,7 +23,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, require, widened
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes, convert
-from treadle.dialects.graph.mask import extent
+from treadle.dialects.graph.movement import extent
 
 _SEGMENTS = AttrSizedOperandSegments.attribute_name
 

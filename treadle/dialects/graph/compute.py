@@ -28,7 +28,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.model_nodes import NamesNodes
+from treadle.dialects.location import NamesNodes
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 

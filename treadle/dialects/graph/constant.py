@@ -1,14 +1,26 @@
-"""The constant operator."""
+"""The constant operator, and the content-addressed store of large constants."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
+from xdsl.ir import Attribute
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
-from treadle.dialects.graph.dtypes import byte_width, is_supported
+from treadle.dialects.graph.attributes import INLINE_LIMIT, BlobAttr, InlineAttr, digest_of
+from treadle.dialects.graph.dtypes import byte_width, is_supported, numpy_dtype
+from treadle.environment import load_environment
+from treadle.errors import TreadleError
+from treadle.private_files import is_private_file
+from treadle.store import Store, store_of
 
 
 @irdl_op_definition
@@ -49,3 +61,141 @@ class ConstantOp(IRDLOperation):
             self.value.array(type)
         except (ValueError, KeyError, OverflowError) as error:
             raise VerifyException(f"{self.value.text.data!r} is no {type}: {error}") from error
+
+
+# The content-addressed store of large constants: a file each, memory-mapped.
+#
+# `#graph.blob<"sha256:...", n>` names the bytes; a file of the cache's store that is named by the same digest holds
+# them, and nothing else. Equal constants share a file, whatever their types are.
+
+_KIND = "blobs"
+_MAPPED_FROM = 4 << 20
+"""Smaller blobs are read into memory: each mapping holds a file descriptor open."""
+_KEPT_BYTES = 2 << 30
+"""Bytes of blobs, most of them only mapped, that a store remembers; the least recently used are dropped."""
+
+
+class BlobStore:
+    """The constants in a store."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._kept: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = Lock()
+        """Of what is kept: models may be compiled in several threads."""
+
+    def put(self, array: NDArray[np.generic]) -> BlobAttr:
+        """Stores an array's row-major bytes and returns their name.
+
+        TreadleError if the store cannot be written. A damaged file of that name is replaced.
+        """
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = digest_of(data)
+        path = self.path(digest)
+        if self._remembered(digest) is not None and path.exists():
+            self._store.use(path)
+            return BlobAttr.get(digest, data.size)
+        if self._holds(path, data):
+            self._store.use(path)
+        else:
+            path = self._store.add_content(_KIND, _hex(digest), data.data)
+        self._keep(digest, _read(path, digest, data.size))
+        return BlobAttr.get(digest, data.size)
+
+    def get(self, blob: BlobAttr, type: TensorType[Attribute]) -> NDArray[np.generic]:
+        """The blob as a read-only array of `type`'s shape and dtype.
+
+        TreadleError naming the digest if the blob is missing, damaged, or of another size than `type`.
+        """
+        digest, nbytes = blob.digest.data, blob.nbytes.data
+        dtype, shape = numpy_dtype(type.get_element_type()), type.get_shape()
+        if nbytes != dtype.itemsize * type.element_count():
+            raise TreadleError(f"blob {digest} has {nbytes} bytes, which is no {type}", self.path(digest))
+        data = self._remembered(digest)
+        if data is None:
+            data = _read(self.path(digest), digest, nbytes)
+            if digest_of(data) != digest:
+                raise _damaged(self.path(digest), digest)
+            self._keep(digest, data)
+        return data.view(dtype).reshape(shape)
+
+    def path(self, digest: str) -> Path:
+        """The file that holds, or would hold, the blob."""
+        return self._store.content_path(_KIND, _hex(digest))
+
+    def _holds(self, path: Path, data: NDArray[np.uint8]) -> bool:
+        try:
+            return bool(np.array_equal(_read(path, "", data.size), data))
+        except TreadleError:
+            return False
+
+    def _remembered(self, digest: str) -> NDArray[np.uint8] | None:
+        """A blob that is kept, which was then used last; None if it is not."""
+        with self._lock:
+            data = self._kept.get(digest)
+            if data is not None:
+                self._kept.move_to_end(digest)
+            return data
+
+    def _keep(self, digest: str, data: NDArray[np.uint8]) -> None:
+        with self._lock:
+            self._kept_bytes += data.size - (self._kept[digest].size if digest in self._kept else 0)
+            self._kept[digest] = data
+            self._kept.move_to_end(digest)
+            while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.size
+
+
+def default_store() -> BlobStore:
+    """The constants in the cache that the environment names now."""
+    return _blobs_of(store_of(load_environment()))
+
+
+@lru_cache(maxsize=8)
+def _blobs_of(store: Store) -> BlobStore:
+    return BlobStore(store)
+
+
+def constant_attribute(array: NDArray[np.generic]) -> InlineAttr | BlobAttr:
+    """An array as the value of a `graph.constant`: in the text if it is small, else in the default store."""
+    return InlineAttr.get(array) if array.size <= INLINE_LIMIT else default_store().put(array)
+
+
+def constant_array(op: ConstantOp) -> NDArray[np.generic]:
+    """The value of a `graph.constant` as a read-only array; TreadleError as `BlobStore.get`."""
+    if isinstance(op.value, BlobAttr):
+        return default_store().get(op.value, op.type)
+    array = op.value.array(op.type)
+    array.setflags(write=False)
+    return array
+
+
+def _damaged(path: Path, digest: str) -> TreadleError:
+    return TreadleError(
+        f"the stored constant {digest or path.stem} is damaged",
+        path,
+        "a file with the bytes that its name says; delete it and import the model again",
+    )
+
+
+def _read(path: Path, digest: str, nbytes: int) -> NDArray[np.uint8]:
+    """The bytes of one file, read-only; TreadleError if it is missing, another user's, or not `nbytes` long."""
+    wanted = "a constant of this cache directory; import the model again, or set TREADLE_CACHE_DIR to its cache"
+    try:
+        if not is_private_file(path):  # nor a FIFO, or a link to a device
+            raise FileNotFoundError(path)
+        if path.stat().st_size != nbytes:
+            raise _damaged(path, digest)
+        if nbytes >= _MAPPED_FROM:
+            return np.asarray(np.memmap(path, np.uint8, "r", shape=(nbytes,)))
+        data = np.fromfile(path, np.uint8)
+    except FileNotFoundError as error:
+        raise TreadleError(f"the store has no constant {digest}", path, wanted) from error
+    data.setflags(write=False)
+    return data
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")

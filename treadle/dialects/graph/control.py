@@ -23,8 +23,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.location import location_of
-from treadle.dialects.model_nodes import NamesNodes
+from treadle.dialects.location import NamesNodes, location_of
 from treadle.errors import TreadleError
 
 COUNTER = TensorType(i64, [])

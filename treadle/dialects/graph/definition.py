@@ -32,9 +32,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.dtypes import byte_width, is_float, is_stored
-from treadle.dialects.model_nodes import NamesNodes
-from treadle.dialects.scalar import is_unsigned, number_op
-from treadle.dialects.scalar_functions import BINARY_KINDS, SCALAR_FUNCTIONS
+from treadle.dialects.location import NamesNodes
+from treadle.dialects.scalar import BINARY_KINDS, SCALAR_FUNCTIONS, is_unsigned, number_op
 
 index = IndexType()
 Scalar = SSAValue

@@ -22,8 +22,7 @@ from treadle.dialects.graph.definition import (
     word,
 )
 from treadle.dialects.graph.dtypes import bit_width, byte_width, f8e8m0fnu, is_float, is_stored, is_supported, ui8
-from treadle.dialects.scalar import is_unsigned
-from treadle.dialects.scalar_functions import BINARY_KINDS, UNARY_KINDS
+from treadle.dialects.scalar import BINARY_KINDS, UNARY_KINDS, is_unsigned
 
 Body = Callable[[DefinitionBuilder, Scalar], Scalar]
 
@@ -99,7 +98,7 @@ UNARY: dict[str, Body] = {
     "gelu": _in_float32(_gelu),
     "gelu_tanh": _in_float32(_gelu_tanh),
 }
-"""Unary operators and what they compute: functions on floats (treadle/dialects/scalar_functions.py), and others."""
+"""Unary operators and what they compute: functions on floats (treadle/dialects/scalar.py), and others."""
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BINARY = ("add", "sub", "mul", "div", *BINARY_KINDS, "and", "or", "xor", *COMPARISONS)

@@ -7,30 +7,84 @@ of the errors of all elements (`treadle/backends/reference/bounded.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, i1
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, TensorType, i1
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph.arithmetic import Arithmetic, Exact, V
+from treadle.dialects.graph.arithmetic import AFFINE_OPERATORS, Affine, Arithmetic, Array, Exact, V, apply_scalar
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp, yielded, yielded_values
-from treadle.dialects.graph.constant import ConstantOp
-from treadle.dialects.graph.control import IfOp, LoopOp
+from treadle.dialects.graph.constant import ConstantOp, constant_array
+from treadle.dialects.graph.control import ControlOp, IfOp, LoopOp, called, row_type
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.graph.movement import ReshapeOp
-from treadle.dialects.graph.numpy_reads import AFFINE_OPERATORS, Affine
-from treadle.dialects.graph.numpy_scalars import Array, apply_scalar
-from treadle.dialects.graph.run_control import run_arrays
-from treadle.dialects.graph.store import constant_array
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
+
+# What loops and branches give, in terms of what their functions give: one meaning for every evaluator.
+
+Given = TypeVar("Given")
+Call = Callable[[FuncOp, Sequence[Given]], Sequence[Given]]
+
+
+def run_control(
+    op: ControlOp,
+    operands: Sequence[Given],
+    call: Call[Given],
+    number: Callable[[Given], int],
+    counter: Callable[[int], Given],
+    stack: Callable[[Sequence[Given]], Given],
+    blank: Callable[[TensorType], Given],
+) -> tuple[Given, ...]:
+    """The results of an operation.
+
+    operands: the values of its operands, in order
+    call:     what a function gives for its arguments
+    number:   a scalar as a whole number; a condition as 0 or 1
+    counter:  the scalar of a number of an iteration
+    stack:    the rows of a result, one or more, as one value
+    blank:    a row of that type, of an iteration that does not run
+    """
+    if isinstance(op, IfOp):
+        condition, *read = operands
+        return tuple(call(called(op)[0 if number(condition) else 1], read))
+    (body,) = called(op)
+    tests, carried = len(op.tests), len(op.carried)
+    state, read = list(operands[tests : tests + carried]), operands[tests + carried :]
+    times = None if op.times is None else op.times.value.data
+    limit = times
+    if op.tests:
+        limit = number(operands[0]) if times is None else min(number(operands[0]), times)
+    going = not op.has_condition or bool(number(operands[1]))
+    rows: list[Sequence[Given]] = []
+    while going and len(rows) < (limit or 0):
+        given = list(call(body, [counter(len(rows)), *state, *read]))
+        if op.has_condition:
+            going = bool(number(given.pop(0)))
+        state = given[:carried]
+        rows.append(given[carried:])
+    while times is not None and len(rows) < times:
+        rows.append([blank(row_type(value)) for value in op.rows])
+    return (*state, *(stack(column) for column in zip(*rows, strict=True)))
+
+
+def run_arrays(op: ControlOp, operands: Sequence[NDArray[Any]], call: Call[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    """As `run_control`, of arrays."""
+    return run_control(op, operands, call, int, lambda number: np.array(number, np.int64), np.stack, zeros)
+
+
+def zeros(type: TensorType) -> NDArray[Any]:
+    """An array of a type."""
+    return np.zeros(type.get_shape(), numpy_dtype(type.get_element_type()))
+
 
 Env = Mapping[SSAValue, Array]
 
@@ -260,6 +314,3 @@ def _chunks(extents: Sequence[int], points: int) -> Iterator[list[tuple[int, int
         size = min(step, extents[0] - start)
         for rest in _chunks(extents[1:], max(1, points // size)):
             yield [(start, size), *rest]
-
-
-__all__ = ["evaluate", "evaluate_compute", "evaluate_in", "evaluate_results"]

@@ -2,21 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr, SymbolRefAttr, TensorType
-from xdsl.ir import Attribute, Operation, Region
-from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, region_def, traits_def, var_result_def
-from xdsl.parser import Parser
+from xdsl.ir import Attribute, Data, Operation, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_result_def,
+)
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.compute import yielded_values
-from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
-from treadle.dialects.model_nodes import NamesNodes
-from treadle.dialects.schedule.attributes import UseAttr
-from treadle.dialects.schedule.dispatch import DispatchAttr
+from treadle.dialects.location import NamesNodes
+from treadle.dialects.schedule.attributes import DispatchAttr, UseAttr
+from treadle.index.emitter import expression_text
+from treadle.index.expr import Expr, const, floordiv, mod, var
+
+# Which elements of a tensor anybody needs, where extents are data.
+
+_DIMENSION = re.compile(r"d(\d{1,3})")
+
+
+def dimension(d: int) -> Expr:
+    """The index along dimension d of a tensor of any shape: the variable `d0`, `d1`, and so on."""
+    return var(f"d{d}", 0, None)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """`index < extent number extent`, where `index` is an expression of a tensor's indices."""
+
+    index: Expr
+    extent: int
+
+    def __str__(self) -> str:
+        return f"{expression_text(self.index)} < {self.extent}"
+
+    def at(self, indices: Sequence[Expr]) -> Expr:
+        """The expression that is compared, of the element at `indices`."""
+        replacement: dict[object, Expr] = {f"d{d}": index for d, index in enumerate(indices)}
+        return self.index.substitute(replacement)
+
+
+@irdl_attr_definition
+class DemandedAttr(Data[tuple[Constraint, ...]]):
+    """The elements of a tensor that anybody needs: those for which all of the constraints hold.
+
+    ```mlir
+    #graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>
+    ```
+    `d0` is the element's first index; the number after `<` is that of an extent, one of @main's last arguments, which
+    its attribute `extents` names. Other elements may hold anything. Without constraints every element is needed.
+    Expressions are sums of products, quotients and remainders by positive constants, as in MLIR's affine maps; equal
+    ones have equal texts, and constraints are sorted. Rejected: a variable that is no dimension, a negative extent.
+    """
+
+    name = "graph.demanded"
+
+    @classmethod
+    def of(cls, constraints: Iterable[Constraint]) -> DemandedAttr:
+        return cls(_sorted(constraints))
+
+    def verify(self) -> None:
+        for constraint in self.data:
+            if constraint.extent < 0:
+                raise VerifyException(f"{constraint}: extents are numbered from 0")
+            for v in constraint.index.vars():
+                if not _DIMENSION.fullmatch(str(v)):
+                    raise VerifyException(f"{constraint}: {v} is no dimension: expected d0, d1, and so on")
+        if self.data != _sorted(self.data):
+            raise VerifyException(f"the constraints {', '.join(map(str, self.data))} are not sorted")
+
+    @property
+    def rank(self) -> int:
+        """The least rank of a tensor that it fits."""
+        numbers = [int(str(v)[1:]) for constraint in self.data for v in constraint.index.vars()]
+        return max(numbers, default=-1) + 1
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[Constraint, ...]:
+        found = parser.parse_comma_separated_list(parser.Delimiter.ANGLE, lambda: _constraint(parser))
+        return _sorted(found)
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(", ".join(map(str, self.data)))
+
+
+def _sorted(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    return tuple(sorted(dict.fromkeys(constraints), key=lambda each: (each.extent, str(each))))
+
+
+def check_demands(demands: Iterable[object], ranks: Sequence[int]) -> None:
+    """VerifyException unless there is one `#graph.demanded` for each of some tensors, which fits its rank."""
+    given = list(demands)
+    if len(given) != len(ranks):
+        raise VerifyException(f"{len(given)} demands for {len(ranks)} tensors")
+    for demanded, rank in zip(given, ranks, strict=True):
+        if not isinstance(demanded, DemandedAttr):
+            raise VerifyException(f"a demand is {demanded}: expected #graph.demanded<...>")
+        if demanded.rank > rank:
+            raise VerifyException(f"{demanded} constrains d{demanded.rank - 1} of a tensor of rank {rank}")
+
+
+def print_demands(printer: Printer, demands: ArrayAttr | None) -> None:
+    """` demands [#graph.demanded<d0 < 0>]`, or nothing."""
+    if demands is not None:
+        printer.print_string(" demands ")
+        printer.print_attribute(demands)
+
+
+def parse_demands(parser: AttrParser) -> ArrayAttr | None:
+    """What `print_demands` prints."""
+    if parser.parse_optional_keyword("demands") is None:
+        return None
+    position = parser.pos
+    demands = parser.parse_attribute()
+    if not isinstance(demands, ArrayAttr):
+        parser.raise_error(f"expected [#graph.demanded<...>], got {demands}", position)
+    return demands
+
+
+def _constraint(parser: AttrParser) -> Constraint:
+    index = _sum(parser)
+    parser.parse_punctuation("<")
+    return Constraint(index, parser.parse_integer(allow_boolean=False, allow_negative=False))
+
+
+def _sum(parser: AttrParser) -> Expr:
+    total = _product(parser)
+    while True:
+        if parser.parse_optional_punctuation("+") is not None:
+            total = total + _product(parser)
+        elif parser.parse_optional_punctuation("-") is not None:
+            total = total - _product(parser)
+        else:
+            return total
+
+
+def _product(parser: AttrParser) -> Expr:
+    total = _factor(parser)
+    while True:
+        if parser.parse_optional_punctuation("*") is not None:
+            total = total * _factor(parser)
+        elif parser.parse_optional_keyword("floordiv") is not None:
+            total = floordiv(total, _divisor(parser))
+        elif parser.parse_optional_keyword("mod") is not None:
+            total = mod(total, _divisor(parser))
+        else:
+            return total
+
+
+def _divisor(parser: AttrParser) -> int:
+    position = parser.pos
+    divisor = parser.parse_integer(allow_boolean=False, allow_negative=False)
+    if divisor < 1:
+        parser.raise_error("divided by 0: a divisor is a positive integer", position)
+    return divisor
+
+
+def _factor(parser: AttrParser) -> Expr:
+    if parser.parse_optional_punctuation("(") is not None:
+        inner = _sum(parser)
+        parser.parse_punctuation(")")
+        return inner
+    number = parser.parse_optional_integer(allow_boolean=False)
+    if number is not None:
+        return const(number)
+    position = parser.pos
+    word = parser.parse_identifier("a dimension, an integer or an expression in parentheses")
+    match = _DIMENSION.fullmatch(word)
+    if match is None:
+        parser.raise_error(f"{word!r} is no dimension: expected d0, d1, and so on", position)
+    return dimension(int(match[1]))
 
 
 @irdl_op_definition

@@ -1,10 +1,22 @@
-"""Operators that contract: matmul, conv, conv_transpose."""
+"""Operators that contract: matmul, conv, conv_transpose, and those with weights laid out for a CPU's matrix unit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil, prod
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i8, i32, i64
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    bf16,
+    f32,
+    i8,
+    i32,
+    i64,
+)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -330,3 +342,197 @@ class ConvTransposeOp(Operator):
             return inner.mul(widened(inner, value), widened(inner, inner.at(self.w, [channel, within, *k[1:]])))
 
         return convert(b, b.reduce("add", [x[1] // groups, *w[2:]], product), self.type.get_element_type())
+
+
+# A matrix product whose right operand is laid out for the matrix unit of a CPU's core.
+
+PANEL_COLUMNS = 32
+SUMS: Mapping[Attribute, Attribute] = {bf16: f32, i8: i32, ui8: i32}
+"""In which type sums of products of elements are carried."""
+
+
+def panels_type(element: Attribute, rows: int, columns: int) -> TensorType:
+    """The type of a matrix `[rows, columns]` in panels."""
+    side = 2 if element == bf16 else 4
+    whole = 16 * side
+    return TensorType(element, [ceil(columns / PANEL_COLUMNS), ceil(rows / whole) * 16, PANEL_COLUMNS, side])
+
+
+@irdl_op_definition
+class PackedMatmulOp(Operator):
+    """Matrix product `[batch..., M, K] x [K, N]` of a matrix in panels of 32 columns, with sums in f32 or i32.
+
+    ```mlir
+    %c = graph.packed_matmul %a, %panels {columns = 3072 : i64}
+        : (tensor<128x768xbf16>, tensor<96x384x32x2xbf16>) -> tensor<128x3072xf32>
+    ```
+    Element [k, n] of the matrix is that at `[n / 32, k / p, n % 32, k % p]` of the panels, p being 2 for bf16 and 4 for
+    i8 and ui8; beyond its rows and columns they have zeros, which fill 64 bytes of a column. Products of bf16 are
+    summed in f32, which is the result; those of bytes, each of which may be signed or not, exactly in i32. Rejected:
+    other element types, a rank below 2, panels of another shape.
+    """
+
+    name = "graph.packed_matmul"
+    a = operand_def(TensorType)
+    panels = operand_def(TensorType)
+    columns = prop_def(IntegerAttr)
+    traits = traits_def(Pure())
+    assembly_format = "$a `,` $panels attr-dict `:` `(` type($a) `,` type($panels) `)` `->` type($result)"
+
+    def __init__(self, a: SSAValue, panels: SSAValue, columns: int):
+        super().__init__([a, panels], {"columns": IntegerAttr(columns, i64)})
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        a, panels = types
+        columns, shape = integer(properties, "columns"), list(a.get_shape())
+        left, right = a.get_element_type(), panels.get_element_type()
+        fits = left in SUMS and right in SUMS and (left == bf16) == (right == bf16)
+        require(fits, f"packed_matmul of {left} and {right}: both bf16, or i8 and ui8, are needed")
+        require(len(shape) >= 2 and min(shape[-1], columns) >= 1, f"packed_matmul of {a}: its rank is at least 2")
+        wanted = panels_type(right, shape[-1], columns)
+        require(panels == wanted, f"panels {panels} of {shape[-1]} rows and {columns} columns: {wanted} is needed")
+        return TensorType(SUMS[left], [*shape[:-1], columns])
+
+    @property
+    def reduction_extent(self) -> int:
+        """K."""
+        assert isinstance(self.a.type, TensorType)
+        return self.a.type.get_shape()[-1]
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        *outer, n = index
+        assert isinstance(self.panels.type, TensorType)
+        side = self.panels.type.get_shape()[-1]
+
+        def product(inner: DefinitionBuilder, at: Sequence[Scalar]) -> Scalar:
+            k = at[0]
+            left = inner.at(self.a, [*outer, k])
+            panel = [inner.div(n, PANEL_COLUMNS), inner.div(k, side), inner.mod(n, PANEL_COLUMNS), inner.mod(k, side)]
+            right = inner.at(self.panels, panel)
+            total = self.type.get_element_type()
+            return inner.mul(convert(inner, left, total), convert(inner, right, total))
+
+        return b.reduce("add", [self.reduction_extent], product)
+
+
+# A convolution of images in blocks of channels, whose filters are laid out for the matrix unit of a CPU's core.
+
+
+@irdl_op_definition
+class PackedConvOp(Operator):
+    """Convolution of an image `[N, C / lanes, H, W, lanes]` by filters `[C / lanes * KH * KW * lanes, OC]` in panels of
+    32 columns, with sums in f32 or i32; the result is `[N, OC / 32, H', W', 32]`.
+
+    ```mlir
+    %y = graph.packed_conv %x, %panels {channels = 64 : i64, columns = 96 : i64, kernel = array<i64: 3, 3>,
+        strides = array<i64: 1, 1>, pads = array<i64: 1, 1, 1, 1>, dilations = array<i64: 1, 1>}
+        : (tensor<1x2x28x28x32xbf16>, tensor<3x288x32x2xbf16>) -> tensor<1x3x28x28x32xf32>
+    ```
+    A pixel's block of channels has 64 bytes: 32 lanes of bf16, 64 of bytes. Rows of the filters are `(block, row of
+    the window, column of the window, lane)`; panels are those of `graph.packed_matmul`, and so are the sums. `pads` are
+    zeros: top, left, bottom, right. Of the last block of x only lanes of channels below C are read; columns of the
+    result beyond OC are zeros. Rejected: another rank, other element types, blocks of another size, channels that x has
+    not or that are fewer than its blocks need, panels of another shape, negative pads, strides or dilations below 1, a
+    window larger than the padded image.
+    """
+
+    name = "graph.packed_conv"
+    x = operand_def(TensorType)
+    panels = operand_def(TensorType)
+    channels = prop_def(IntegerAttr)
+    columns = prop_def(IntegerAttr)
+    kernel = prop_def(DenseArrayBase.constr(i64))
+    strides = prop_def(DenseArrayBase.constr(i64))
+    pads = prop_def(DenseArrayBase.constr(i64))
+    dilations = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $panels attr-dict `:` `(` type($x) `,` type($panels) `)` `->` type($result)"
+
+    def __init__(
+        self,
+        x: SSAValue,
+        panels: SSAValue,
+        extents: tuple[int, int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+    ):
+        """`extents` are the channels of the image, and of the result."""
+        lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+        numbers = dict(zip(("channels", "columns"), extents, strict=True))
+        super().__init__(
+            [x, panels],
+            {**{k: IntegerAttr(v, i64) for k, v in numbers.items()}, **{k: ints(v) for k, v in lists.items()}},
+        )
+
+    @classmethod
+    def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
+        x, panels = types
+        left, right = x.get_element_type(), panels.get_element_type()
+        channels, columns = (integer(properties, name) for name in ("channels", "columns"))
+        kernel, strides, pads, dilations = (
+            int_list(properties, name) for name in ("kernel", "strides", "pads", "dilations")
+        )
+        fits = left in SUMS and right in SUMS and (left == bf16) == (right == bf16)
+        require(fits, f"packed_conv of {left} and {right}: both bf16, or i8 and ui8, are needed")
+        lanes = 32 if left == bf16 else 64
+        shape = x.get_shape()
+        is_image = len(shape) == 5 and min(shape) >= 1 and shape[-1] == lanes
+        require(is_image, f"packed_conv of {x}: an image [N, blocks, H, W, {lanes}] is needed")
+        n, blocks, *spatial, _ = shape
+        require(ceil(channels / lanes) == blocks, f"{channels} channels of {x}: they do not need {blocks} blocks")
+        counts = [len(each) for each in (kernel, strides, dilations, pads)]
+        require(counts == [2, 2, 2, 4], f"a kernel, strides, dilations and pads of {counts} numbers: 2, 2, 2 and 4")
+        require(min(*kernel, *strides, *dilations) >= 1, "a kernel, strides and dilations are at least 1")
+        require(min(pads) >= 0, f"pads {list(pads)}: no negative ones are known")
+        wanted = panels_type(right, blocks * prod(kernel) * lanes, columns)
+        require(panels == wanted, f"panels {panels} of {columns} columns: {wanted} is needed")
+        sizes = [
+            (spatial[d] + pads[d] + pads[d + 2] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in (0, 1)
+        ]
+        require(min(sizes) >= 1, f"a window of {list(kernel)} does not fit the padded input {x}")
+        return TensorType(SUMS[left], [n, ceil(columns / PANEL_COLUMNS), *sizes, PANEL_COLUMNS])
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """`[N, blocks, H, W, lanes]`."""
+        assert isinstance(self.x.type, TensorType)
+        return self.x.type.get_shape()
+
+    @property
+    def reduction_extent(self) -> int:
+        """The terms of a sum, with those of lanes beyond the channels."""
+        return self.image[1] * prod(self.list_of("kernel")) * self.image[-1]
+
+    def list_of(self, name: str) -> tuple[int, ...]:
+        """The kernel, strides, pads or dilations."""
+        return tuple(int_list(self.properties, name))
+
+    def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
+        n, panel, *position, column = index
+        kernel, strides, pads, dilations = map(self.list_of, ("kernel", "strides", "pads", "dilations"))
+        lanes = self.image[-1]
+        assert isinstance(self.panels.type, TensorType)
+        side = self.panels.type.get_shape()[-1]
+
+        def product(inner: DefinitionBuilder, at: Sequence[Scalar]) -> Scalar:
+            channel, *offset = at
+            block, lane = inner.div(channel, lanes), inner.mod(channel, lanes)
+            where: list[Scalar] = []
+            conditions: list[Scalar] = []
+            for d in (0, 1):
+                last = (self.shape[2 + d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] - pads[d]
+                i, inside = window_index(
+                    inner, position[d], offset[d], strides[d], dilations[d], pads[d], self.image[2 + d], last
+                )
+                where.append(i)
+                conditions += inside
+            left = padded_at(inner, self.x, [n, block, *where, lane], conditions)
+            k = inner.linearize([block, *offset, lane], [self.image[1], *kernel, lanes])
+            right = inner.at(self.panels, [panel, inner.div(k, side), column, inner.mod(k, side)])
+            total = self.type.get_element_type()
+            return inner.mul(convert(inner, left, total), convert(inner, right, total))
+
+        return b.reduce("add", [self.channels.value.data, *kernel], product)

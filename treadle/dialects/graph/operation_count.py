@@ -12,7 +12,7 @@ from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.compute import ComputeOp, ReduceOp, index
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.winograd import WinogradConvOp
-from treadle.dialects.scalar_functions import FUNCTION_OF
+from treadle.dialects.scalar import FUNCTION_OF
 
 _ARITHMETIC = (
     arith.FloatingPointLikeBinaryOperation,

@@ -5,8 +5,7 @@ It refers to buffers by kind and offset, and to kernels by their symbols; it doe
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.host.control import IfOp, LoopOp
-from treadle.dialects.host.program import BufferOp, DispatchOp, LaunchOp, ReturnOp
+from treadle.dialects.host.program import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp, ReturnOp
 
 HOST = Dialect("host", [BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp, ReturnOp], [])
 

@@ -1,50 +1,53 @@
 """The loop dialect: a scheduled tensor program, one kernel a launch.
 
-Kernels: `kernel.py`; the program that launches them is the host dialect's. Loads, stores, buffers and barriers:
-`access.py`, between blocks: `arrive.py`; of vectors with masks and strides: `strided_access.py`; comparisons and
-selections of vectors: `vector_compare.py`, conversions: `vector_convert.py`; requests for memory ahead of its use:
-`prefetch.py`, a second time: `again.py`; products of tiles on a CPU's matrix unit: `multiply_tiles.py`. Copies to
-shared memory, which may be asynchronous: `copy.py`; products of tiles on tensor cores: `tile_product.py`; folds of a
-warp: `warp.py`.
+Kernels, and what their blocks share: `kernel.py`; the program that launches them is the host dialect's. Loads, stores,
+buffers, barriers, prefetches: `access.py`. Vectors, where upstream has no operation: `vector.py`. Copies to shared
+memory, which may be asynchronous: `copy.py`. Folds of a warp, products of tiles: `tiles.py`.
 `treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is upstream's
 `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, StoreOp
-from treadle.dialects.loop.again import AgainBufferOp, AgainOp
-from treadle.dialects.loop.arrive import ArriveOp
+from treadle.dialects.loop.access import AgainBufferOp, AgainOp, AllocOp, BarrierOp, LoadOp, PrefetchOp, StoreOp
 from treadle.dialects.loop.attributes import (
     Space,
     SpaceAttr,
+    Swizzle,
     SwizzleAttr,
     buffer_type,
     memref_of,
     swizzle_of,
+    swizzle_of_rows,
     type_of,
     zeros,
 )
 from treadle.dialects.loop.copy import AsyncCopyOp, CommitOp, CopyOp, WaitOp, YieldOp
-from treadle.dialects.loop.dispatch import DispatchOp
-from treadle.dialects.loop.kernel import FuncOp, KernelOp
-from treadle.dialects.loop.multiply_tiles import (
+from treadle.dialects.loop.kernel import ArriveOp, DispatchOp, FuncOp, KernelOp
+from treadle.dialects.loop.tiles import (
     ROW_BYTES,
     SIDE_BY_SIDE,
     SUMS,
     TILE_COLUMNS,
     TILE_ROWS,
+    WARP,
+    LoadMatrixOp,
+    MmaOp,
     MultiplyTilesOp,
+    RoundTf32Op,
     TileRows,
+    WarpReduceOp,
     whole_row,
 )
-from treadle.dialects.loop.prefetch import PrefetchOp
-from treadle.dialects.loop.strided_access import LaneMaskOp, StridedLoadOp, StridedStoreOp
-from treadle.dialects.loop.swizzle import Swizzle, swizzle_of_rows
-from treadle.dialects.loop.tile_product import LoadMatrixOp, MmaOp, RoundTf32Op
-from treadle.dialects.loop.vector_compare import LaneCompareOp, LaneSelectOp
-from treadle.dialects.loop.vector_convert import LANE_CONVERSIONS, LaneConvertOp
-from treadle.dialects.loop.warp import WARP, WarpReduceOp
+from treadle.dialects.loop.vector import (
+    LANE_CONVERSIONS,
+    LaneCompareOp,
+    LaneConvertOp,
+    LaneMaskOp,
+    LaneSelectOp,
+    StridedLoadOp,
+    StridedStoreOp,
+)
 
 LOOP = Dialect(
     "loop",

@@ -1,10 +1,11 @@
-"""Buffers of a kernel: load, store, alloc, barrier."""
+"""Buffers of a kernel: load, store, alloc, barrier, prefetch, and values that the C compiler is not to recognise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, MemRefType, i1
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IndexType, MemRefType, NoneAttr, i1
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -18,10 +19,10 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.effects import Convergent, OrdersMemory
+from treadle.dialects.effects import Convergent, OrdersMemory, SameBuffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr, swizzle_of
 
 index = IndexType()
@@ -242,3 +243,101 @@ class BarrierOp(IRDLOperation):
 
     def __init__(self) -> None:
         super().__init__()
+
+
+# Indices and buffers that the compiler of the printed text does not recognise.
+
+
+@irdl_op_definition
+class AgainOp(IRDLOperation):
+    """The same index, as one that the C compiler knows nothing of: what is loaded there is loaded again.
+
+    ```mlir
+    %later = loop.again %at
+    ```
+    Two loads at equal indices without a store between them become one, whose value stays in a register or on the stack
+    until its last use. Where the second load costs less than that, its index goes through this operation.
+    """
+
+    name = "loop.again"
+    index = operand_def(IndexType())
+    result = result_def(IndexType())
+    traits = traits_def(Pure())
+    assembly_format = "$index attr-dict"
+
+    def __init__(self, index: SSAValue):
+        super().__init__(operands=[index], result_types=[IndexType()])
+
+
+@irdl_op_definition
+class AgainBufferOp(IRDLOperation):
+    """The same buffer as one of one dimension, at an address that the C compiler knows nothing of.
+
+    ```mlir
+    %again = loop.again_buffer %tiles : memref<4x8xf32> -> memref<32xf32>
+    ```
+    Of a large buffer of the kernel's own the compiler knows that it lies at a constant distance from the thread's
+    pointer; GCC 12 then takes registers for addresses that tiles of sums have no register for.
+
+    Rejected: a result that is not the buffer's elements in row-major order.
+    """
+
+    name = "loop.again_buffer"
+    buffer = operand_def(MemRefType)
+    result = result_def(MemRefType)
+    traits = traits_def(Pure(), SameBuffer())
+    assembly_format = "$buffer `:` type($buffer) `->` type($result) attr-dict"
+
+    def __init__(self, buffer: SSAValue):
+        super().__init__(operands=[buffer], result_types=[_flat_type(buffer)])
+
+    def verify_(self) -> None:
+        if self.result.type != _flat_type(self.buffer):
+            raise VerifyException(f"a result {self.result.type}: expected {_flat_type(self.buffer)}")
+
+
+def _flat_type(buffer: SSAValue) -> MemRefType:
+    """Of the buffer's elements, in one dimension; VerifyException where they lie in another order."""
+    type = buffer.type
+    assert isinstance(type, MemRefType)
+    if not isinstance(type.layout, NoneAttr) or DYNAMIC_INDEX in type.get_shape():
+        raise VerifyException(f"a buffer {type}: expected static extents, in row-major order")
+    return MemRefType(type.get_element_type(), (prod(type.get_shape()),), memory_space=type.memory_space)
+
+
+# Asking for memory before it is read.
+
+
+@irdl_op_definition
+class PrefetchOp(IRDLOperation):
+    """Has the cache line of an element fetched, which is so many elements behind the buffer's first one.
+
+    ```mlir
+    loop.prefetch %B at %offset : memref<3072x48xf32>
+    ```
+    It changes no result. The element may lie outside of the buffer, in front of it or behind: nothing is read there.
+    """
+
+    name = "loop.prefetch"
+    buffer = operand_def(MemRefType)
+    offset = operand_def(IndexType())
+    traits = traits_def(MemoryReadEffect())
+
+    def __init__(self, buffer: SSAValue, offset: SSAValue):
+        super().__init__(operands=[buffer, offset])
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.buffer)
+        printer.print_string(" at ")
+        printer.print_ssa_value(self.offset)
+        printer.print_string(" : ")
+        printer.print_attribute(self.buffer.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> PrefetchOp:
+        buffer = parser.parse_unresolved_operand()
+        parser.parse_keyword("at")
+        offset = parser.parse_operand(IndexType())
+        type = parse_memref(parser)
+        return cls(parser.resolve_operand(buffer, type), offset)

@@ -1,4 +1,4 @@
-"""One launch: `loop.kernel` on tensors, and after memory planning `loop.func`."""
+"""One launch: `loop.kernel` on tensors, `loop.func` after memory planning, and `loop.dispatch` among several."""
 
 from __future__ import annotations
 
@@ -18,29 +18,101 @@ from xdsl.dialects.builtin import (
     SymbolNameConstraint,
     TensorType,
     UnitAttr,
+    i1,
+    i32,
     i64,
 )
-from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
+    operand_def,
+    opt_attr_def,
     opt_prop_def,
     prop_def,
     region_def,
+    result_def,
     traits_def,
     var_operand_def,
     var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
+from xdsl.traits import (
+    IsolatedFromAbove,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    NoTerminator,
+    RecursiveMemoryEffect,
+    SymbolOpInterface,
+)
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.demanded import check_demands, parse_demands, print_demands
-from treadle.dialects.loop.attributes import memref_of
-from treadle.dialects.model_nodes import NamesNodes
+from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr, parse_dispatch, print_dispatch
+from treadle.dialects.effects import Convergent, OrdersMemory
+from treadle.dialects.graph.fused import check_demands, parse_demands, print_demands
+from treadle.dialects.location import NamesNodes
+from treadle.dialects.loop.access import parse_indices, parse_memref, print_address
+from treadle.dialects.loop.attributes import Space, SpaceAttr, memref_of, type_of
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
+
+# A counter at which the blocks of a launch arrive: the last one sees what all of them have stored.
+
+
+@irdl_op_definition
+class ArriveOp(IRDLOperation):
+    """The block counts itself at a counter; true in all of its threads if it is the last of `blocks` blocks.
+
+    ```mlir
+    %last = loop.arrive %counters[%tile] of 4 : memref<16xi32, #loop.space<zeroed>>
+    ```
+    All threads of a block reach it together, with one counter, and wait for one another. It is a release and an
+    acquire: what the blocks that arrived earlier have stored in device memory is visible in the last block after it.
+    The last one resets the counter to 0. Blocks do not wait for other blocks, so that they may run in any order.
+    Rejected: a counter that is no element of a row of i32 in space `zeroed`; less than one block.
+    """
+
+    name = "loop.arrive"
+    counters = operand_def(MemRefType)
+    index = operand_def(IndexType())
+    blocks = prop_def(IntegerAttr)
+    result = result_def(i1)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), OrdersMemory(), Convergent())
+
+    def __init__(self, counters: SSAValue, index: SSAValue, blocks: int):
+        super().__init__(operands=[counters, index], properties={"blocks": IntegerAttr(blocks, i64)}, result_types=[i1])
+
+    @property
+    def count(self) -> int:
+        """Blocks that arrive at the counter."""
+        return self.blocks.value.data
+
+    def verify_(self) -> None:
+        type = type_of(self.counters)
+        if type.get_element_type() != i32 or type.get_num_dims() != 1 or type.memory_space != SpaceAttr(Space.ZEROED):
+            raise VerifyException(f"counters in {type}: expected a row of i32 in #loop.space<zeroed>")
+        if self.count < 1:
+            raise VerifyException(f"the last of {self.count} blocks: expected at least one")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        print_address(printer, self.counters, [self.index])
+        printer.print_string(f" of {self.count} : ")
+        printer.print_attribute(self.counters.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ArriveOp:
+        counters = parser.parse_unresolved_operand()
+        position = parser.pos
+        indices = parse_indices(parser)
+        if len(indices) != 1:
+            parser.raise_error(f"{len(indices)} indices of a counter: expected 1", position)
+        parser.parse_keyword("of")
+        blocks = parser.parse_integer(allow_boolean=False)
+        type = parse_memref(parser)
+        return cls(parser.resolve_operand(counters, type), indices[0], blocks)
+
 
 index = IndexType()
 
@@ -394,3 +466,69 @@ class FuncOp(IRDLOperation, HasIndexRanges):
         function = cls(name, *_parse_shape(parser, buffers), outputs)
         function.partial = None if partial is None else UnitAttr()
         return function
+
+
+# `loop.dispatch`: one of several kernels, by the extents of a call.
+
+EXTENT = TensorType(i64, [])
+"""The type of an extent."""
+
+
+@irdl_op_definition
+class DispatchOp(IRDLOperation, NamesNodes):
+    """Launches one of its kernels, the one whose number the tree gives for the extents.
+
+    ```mlir
+    %y = loop.dispatch #schedule.tree<e0 <= 16 ? 0 : 1> (%seq : tensor<i64>) {
+      %a = loop.kernel @matmul ... { ... }
+      %b = loop.kernel @matmul ... { ... }
+    } : tensor<512x768xf32>
+    ```
+    `e0` is the first of the extents, which are @main's. The region holds one kernel an alternative, in their order, or
+    before those are complete the `graph.fused` that becomes it; the results are those of the kernel that runs.
+    Rejected: leaves that are not just the numbers of the kernels, an extent that is no `tensor<i64>`, kernels that give
+    other types than the results.
+    """
+
+    name = "loop.dispatch"
+    tree = prop_def(TreeAttr)
+    predicted = opt_attr_def(PredictedAttr)
+    extents = var_operand_def(TensorType)
+    kernels = region_def("single_block")
+    outputs = var_result_def(TensorType)
+    traits = traits_def(NoTerminator(), RecursiveMemoryEffect())
+
+    def __init__(self, tree: TreeAttr, extents: Sequence[SSAValue], kernels: Region, types: Sequence[Attribute]):
+        super().__init__(operands=[extents], properties={"tree": tree}, regions=[kernels], result_types=[types])
+
+    @property
+    def alternatives(self) -> Sequence[Operation]:
+        return list(self.kernels.block.ops)
+
+    def verify_(self) -> None:
+        self.tree.check(len(self.alternatives), len(self.extents))
+        if self.predicted is not None:
+            self.predicted.check(len(self.alternatives))
+        if any(type != EXTENT for type in self.extents.types):
+            raise VerifyException(f"extents of types {', '.join(map(str, self.extents.types))}: expected {EXTENT}")
+        for kernel in self.alternatives:
+            types = [result.type for result in kernel.results]
+            if types != list(self.outputs.types):
+                raise VerifyException(
+                    f"{kernel.name} gives {', '.join(map(str, types)) or 'nothing'}: expected "
+                    f"{', '.join(map(str, self.outputs.types))}"
+                )
+
+    def print(self, printer: Printer) -> None:
+        print_dispatch(printer, self.tree, self.extents, self.kernels, self.attributes)
+        printer.print_string(" : ")
+        printer.print_list(self.outputs.types, printer.print_attribute)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> DispatchOp:
+        tree, extents, kernels, attributes = parse_dispatch(parser)
+        parser.parse_punctuation(":")
+        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        op = cls(tree, extents, kernels, types)
+        op.attributes |= attributes
+        return op

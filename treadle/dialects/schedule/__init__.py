@@ -3,13 +3,11 @@
 from xdsl.ir import Dialect
 
 from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr
-from treadle.dialects.schedule.attributes import Choice, UseAttr, choice_text
-from treadle.dialects.schedule.dispatch import MOST_KERNELS, DispatchAttr
+from treadle.dialects.schedule.attributes import MOST_KERNELS, Choice, DispatchAttr, UseAttr, choice_text
 from treadle.dialects.schedule.program import ProgramOp
-from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
+from treadle.dialects.schedule.sampling import AxisType, ParamType, SampleOp, SampleTileOp
 from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
 from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, SplitOp
-from treadle.dialects.schedule.types import AxisType, ParamType
 
 SCHEDULE = Dialect(
     "schedule",

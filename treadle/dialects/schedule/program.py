@@ -1,21 +1,164 @@
-"""A schedule as a program: instructions that build it up, with the decisions that are left open or taken."""
+"""A schedule as a program: instructions that build it up, and the levels that they arrange in one nest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from xdsl.dialects.builtin import StringAttr, SymbolNameConstraint
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, region_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.schedule.levels import check_nest
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
-from treadle.dialects.schedule.staging import TemplateOp
-from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp
+from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
+from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, Role, SplitOp
+
+# What the levels of a schedule program are: pieces of axes, each used up once, arranged in one nest.
+
+
+@dataclass(frozen=True)
+class Level:
+    """Some dimensions of the anchor, or one level of them.
+
+    first, last: the dimensions, inclusive; depth: 0 for the outermost level; count: of levels, 1 for a whole axis
+    """
+
+    first: int
+    last: int
+    is_reduction: bool
+    depth: int = 0
+    count: int = 1
+
+
+def check_nest(instructions: Sequence[Operation], kind: str) -> None:
+    """VerifyException for what `schedule.program` rejects of axes and levels."""
+    levels, used = levels_of(instructions)
+    arranges = [op for op in instructions if isinstance(op, ArrangeOp)]
+    for arrange in arranges:
+        _check_roles(arrange, levels, kind)
+        placed = list(arrange.levels)
+        left = [value for value in levels if value not in used and value not in placed]
+        if left:
+            raise VerifyException(f"level {_name(left[0])} has no role in schedule.arrange")
+        _check_order(placed, levels)
+        for op in instructions:
+            if isinstance(op, StageOp):
+                _check_stage(op, arrange, kind)
+            elif isinstance(op, MarkOp):
+                _check_mark(op, arrange)
+    marked = [op.name for op in instructions if isinstance(op, StageOp | MarkOp | SplitOp | FuseOp)]
+    if marked and any(isinstance(op, TemplateOp) for op in instructions):
+        raise VerifyException(f"{marked[0]} beside schedule.template, which schedules all")
+
+
+def levels_of(instructions: Sequence[Operation]) -> tuple[dict[SSAValue, Level], set[SSAValue]]:
+    """Every axis and level, and those that a split, a fusion or the arrangement has used up.
+
+    VerifyException for one that is used up twice, and for what `schedule.fuse` cannot fuse.
+    """
+    levels: dict[SSAValue, Level] = {}
+    used: set[SSAValue] = set()
+    placed: set[SSAValue] = set()
+    for op in instructions:
+        consumed: Sequence[SSAValue] = ()
+        if isinstance(op, AxesOp):
+            spatial = op.spatial.value.data
+            levels |= {axis: Level(n, n, n >= spatial) for n, axis in enumerate(op.axes)}
+        elif isinstance(op, SplitOp):
+            consumed = [op.axis]
+            levels |= _split(op, levels)
+        elif isinstance(op, FuseOp):
+            consumed = op.axes
+            levels[op.axis] = _fused(op, levels)
+        elif isinstance(op, ArrangeOp):
+            consumed = op.levels
+        for value in consumed:
+            if value in used or value in placed:
+                raise VerifyException(f"axis {_name(value)} is used up twice")
+            (placed if isinstance(op, ArrangeOp) else used).add(value)
+    return levels, used
+
+
+def _split(op: SplitOp, levels: dict[SSAValue, Level]) -> dict[SSAValue, Level]:
+    axis = levels[op.axis]
+    if axis.count > 1:
+        raise VerifyException(f"axis {_name(op.axis)} is a level of a split: expected a whole axis")
+    count = len(op.levels)
+    return {
+        value: Level(axis.first, axis.last, axis.is_reduction, depth, count) for depth, value in enumerate(op.levels)
+    }
+
+
+def _fused(op: FuseOp, levels: dict[SSAValue, Level]) -> Level:
+    parts = [levels[axis] for axis in op.axes]
+    for axis, part in zip(op.axes, parts, strict=True):
+        if part.count > 1:
+            raise VerifyException(f"axis {_name(axis)} is a level of a split: expected a whole axis")
+    for before, after in pairwise(parts):
+        if before.last + 1 != after.first or before.is_reduction != after.is_reduction:
+            raise VerifyException("schedule.fuse takes neighbouring axes of one kind")
+    return Level(parts[0].first, parts[-1].last, parts[0].is_reduction)
+
+
+def _check_roles(arrange: ArrangeOp, levels: dict[SSAValue, Level], kind: str) -> None:
+    groups = arrange.groups
+    roles: list[Role] = [role for role, _ in groups]
+    if "block" in roles[1:]:
+        raise VerifyException("the role block comes once, first")
+    if kind == "cpu" and "thread" in roles:
+        raise VerifyException("a CPU has no threads in a block: expected block, repeat and loop")
+    split_k = [level for role, values in groups if role == "block" for level in values if levels[level].is_reduction]
+    if len(split_k) > 1:
+        raise VerifyException("two reduction levels are in block")
+    for role, values in groups:
+        for value in values:
+            if role == "loop" and not levels[value].is_reduction:
+                raise VerifyException(f"spatial level {_name(value)} is in loop: expected repeat")
+            if role == "repeat" and levels[value].is_reduction:
+                raise VerifyException(f"reduction level {_name(value)} is in repeat: expected loop")
+
+
+def _check_order(placed: Sequence[SSAValue], levels: dict[SSAValue, Level]) -> None:
+    """Levels of an axis stand outermost first."""
+    depths: dict[int, int] = {}
+    for value in placed:
+        level = levels[value]
+        if level.depth < depths.get(level.first, 0):
+            raise VerifyException(f"level {_name(value)} stands inside of an inner level of its axis")
+        depths[level.first] = level.depth
+
+
+def _check_stage(op: StageOp, arrange: ArrangeOp, kind: str) -> None:
+    role = _role(op.level, arrange, op.name)
+    if op.memory.data == "shared" and kind == "cpu":
+        raise VerifyException("a CPU has no shared memory: expected register")
+    if role not in ("block", "loop"):
+        raise VerifyException(
+            f"schedule.stage at {_name(op.level)}, which is in {role}: expected a level in block or loop"
+        )
+
+
+def _check_mark(op: MarkOp, arrange: ArrangeOp) -> None:
+    _role(op.level, arrange, op.name)
+    if op.mark.data == "vector" and op.level is not arrange.levels[-1]:
+        raise VerifyException(f"level {_name(op.level)} is marked vector, and is not innermost")
+
+
+def _role(level: SSAValue, arrange: ArrangeOp, name: str) -> Role:
+    for role, values in arrange.groups:
+        if level in values:
+            return role
+    raise VerifyException(f"{name} at {_name(level)}, which has no role in schedule.arrange")
+
+
+def _name(value: SSAValue) -> str:
+    return f"%{value.name_hint}" if value.name_hint else "without a name"
+
 
 KINDS = ("cpu", "cuda")
 
@@ -106,6 +249,3 @@ class ProgramOp(IRDLOperation):
         if not region.blocks:
             region.add_block(Block())
         return cls(name.data, kind, region)
-
-
-__all__ = ["KINDS", "ProgramOp"]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from math import isqrt
+from operator import mul
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FloatAttr, IntegerAttr, IntegerType, StringAttr, f64, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
+    irdl_attr_definition,
     irdl_op_definition,
     opt_operand_def,
     opt_prop_def,
@@ -25,10 +31,124 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
-from treadle.dialects.schedule.sizes import parse_count
-from treadle.dialects.schedule.supports import Factors, factor_support
-from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
 from treadle.errors import TreadleError
+
+# What the instructions of a schedule program work on: axes of an iteration space, and sampled parameters.
+
+
+@irdl_attr_definition
+class AxisType(ParametrizedAttribute, TypeAttribute):
+    """A dimension of the anchor, or one level of it: `!schedule.axis`."""
+
+    name = "schedule.axis"
+
+
+@irdl_attr_definition
+class ParamType(ParametrizedAttribute, TypeAttribute):
+    """A value that a search decides: `!schedule.param`."""
+
+    name = "schedule.param"
+
+
+AXIS = AxisType()
+PARAM = ParamType()
+
+
+# Lists of numbers of which some are sampled: `(%t, 4, %r)`, kept as operands and an array with -1 for each of them.
+
+SAMPLED = -1
+MOST_RESULTS = 64
+"""Of one operation, given by a number: two for each dimension that a tensor may have."""
+Size: TypeAlias = int | SSAValue
+"""A number, or the parameter that holds it."""
+
+
+def sizes_attribute(sizes: Sequence[Size]) -> DenseArrayBase[IntegerType]:
+    """The array of the numbers."""
+    numbers = [size if isinstance(size, int) else SAMPLED for size in sizes]
+    return DenseArrayBase.from_list(i64, numbers)
+
+
+def sampled(sizes: Sequence[Size]) -> list[SSAValue]:
+    """The parameters, in order."""
+    return [size for size in sizes if not isinstance(size, int)]
+
+
+def joined(numbers: DenseArrayBase[IntegerType], parameters: Sequence[SSAValue]) -> list[Size]:
+    """The list, from what an operation keeps of it."""
+    left = iter(parameters)
+    return [next(left) if number == SAMPLED else number for number in numbers.iter_values()]
+
+
+def values_of(sizes: Sequence[Size], decisions: Mapping[SSAValue, int]) -> list[int]:
+    """The numbers, given what the parameters were decided to be. KeyError for one that was not."""
+    return [size if isinstance(size, int) else decisions[size] for size in sizes]
+
+
+def parse_size(parser: Parser) -> Size:
+    """`4` or `%t`."""
+    unresolved = parser.parse_optional_unresolved_operand()
+    if unresolved is not None:
+        return parser.resolve_operand(unresolved, PARAM)
+    return parser.parse_integer(allow_negative=False)
+
+
+def parse_count(parser: Parser) -> int:
+    """The number of some results, at most `MOST_RESULTS`."""
+    start = parser.pos
+    count = parser.parse_integer(allow_negative=False)
+    if count > MOST_RESULTS:
+        parser.raise_error(f"{count} results, at most {MOST_RESULTS} are accepted", start, parser.pos)
+    return count
+
+
+def print_size(printer: Printer, size: Size) -> None:
+    """`4` or `%t`."""
+    if isinstance(size, int):
+        printer.print_string(str(size))
+    else:
+        printer.print_ssa_value(size)
+
+
+# The values that a sample of factors may take, as a finite, ordered set.
+
+Factors: TypeAlias = tuple[int, ...]
+
+
+MOST_LISTS = 2**16
+"""Lists of factors that are enumerated of one sample. The most that a sample of Treadle's own rules has is 131
+(`tests/schedules/rules`); four divisors of 720 with a product up to 720 are 13,881."""
+
+
+@lru_cache(maxsize=4096)
+def factor_support(sizes: tuple[Factors, ...], least: int, most: int, step: int, beside: int) -> tuple[Factors, ...]:
+    """Every list of factors, the last one changing fastest.
+
+    sizes:  what each factor may be, ascending
+    The product, times `beside`, is from `least` to `most` and a multiple of `step`. A search asks for the same supports
+    again and again, hence the cache. TreadleError where more than `MOST_LISTS` lists are within `most`.
+    """
+    # What the factors behind each level, and what stands beside, multiply at least.
+    behind = list(accumulate((choices[0] for choices in reversed(sizes)), mul, initial=beside))[-2::-1]
+    found: list[tuple[Factors, int]] = [((), 1)]
+    for choices, rest in zip(sizes, behind, strict=True):
+        counts = [bisect_right(choices, most, key=(product * rest).__mul__) for _, product in found]
+        _check_number(sum(counts))
+        found = [
+            ((*head, size), product * size)
+            for (head, product), count in zip(found, counts, strict=True)
+            for size in choices[:count]
+        ]
+    products = ((factors, product * beside) for factors, product in found)
+    return tuple(factors for factors, product in products if product >= least and product % step == 0)
+
+
+def _check_number(lists: int) -> None:
+    if lists > MOST_LISTS:
+        raise TreadleError(
+            f"{lists} lists of factors or more are within the bound, {lists - MOST_LISTS} too many",
+            accepted=f"at most {MOST_LISTS}: fewer factors, fewer sizes or a lower bound",
+        )
 
 
 @irdl_op_definition
@@ -285,6 +405,3 @@ def parse_choice(parser: Parser) -> Choice:
 def _divisors(extent: int) -> list[int]:
     """Both of each pair whose product is the extent."""
     return [d for low in range(1, isqrt(extent) + 1) if extent % low == 0 for d in (low, extent // low)]
-
-
-__all__ = ["SampleOp", "SampleTileOp", "parse_choice"]

@@ -29,9 +29,19 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
-from treadle.dialects.schedule.sampling import parse_choice
-from treadle.dialects.schedule.sizes import Size, joined, parse_size, print_size, sampled, sizes_attribute
-from treadle.dialects.schedule.types import AXIS, PARAM, AxisType, ParamType
+from treadle.dialects.schedule.sampling import (
+    AXIS,
+    PARAM,
+    AxisType,
+    ParamType,
+    Size,
+    joined,
+    parse_choice,
+    parse_size,
+    print_size,
+    sampled,
+    sizes_attribute,
+)
 
 Memory: TypeAlias = Literal["shared", "register"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)

@@ -22,8 +22,18 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.schedule.sizes import Size, joined, parse_count, parse_size, print_size, sampled, sizes_attribute
-from treadle.dialects.schedule.types import AXIS, AxisType, ParamType
+from treadle.dialects.schedule.sampling import (
+    AXIS,
+    AxisType,
+    ParamType,
+    Size,
+    joined,
+    parse_count,
+    parse_size,
+    print_size,
+    sampled,
+    sizes_attribute,
+)
 
 Role: TypeAlias = Literal["block", "thread", "repeat", "loop"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -5,10 +5,8 @@ It does not depend on what a task is.  `mapping` holds the algebra as plain valu
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.task.attributes import MapAttr
-from treadle.dialects.task.mapping import Mapping, custom, prove_cover, repeat, replicate, spatial
-from treadle.dialects.task.mapping_text import parse_mapping
-from treadle.dialects.task.ops import ForOp, YieldOp
+from treadle.dialects.task.mapping import Mapping, custom, parse_mapping, prove_cover, repeat, replicate, spatial
+from treadle.dialects.task.ops import ForOp, MapAttr, YieldOp
 
 Task = Dialect("task", [ForOp, YieldOp], [MapAttr])
 

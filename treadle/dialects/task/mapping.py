@@ -1,26 +1,116 @@
-"""Task mappings as plain values: which worker does which tasks, in which order.
-
-Source: Hidet (ASPLOS 2023), sections 4.1 and 5.1.  A mapping has a task `shape` and a number of `workers`;
-`m(w)` is worker w's ordered list of tasks.  `repeat` gives one worker all tasks in order, `spatial` gives
-each of many workers one task, and `f1 * f2` composes:
-
-    (f1 * f2)(w) = [t1 * f2.shape + t2  for t1 in f1(w // f2.workers)  for t2 in f2(w % f2.workers)]
-
-    >>> (repeat(2, 1) * spatial(1, 2))(1)
-    [(0, 1), (1, 1)]
-"""
+"""Task mappings as plain values: which worker does which tasks, in which order; and their text."""
 
 from __future__ import annotations
 
 import itertools
+import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
-from treadle.dialects.task.affine import STEP, WORKER, Affine, affine
 from treadle.errors import TreadleError
+
+# Expressions over a worker `w` and a step `s`: the coordinates of a custom task mapping.
+#
+# Spelled as in MLIR's affine maps: `+`, `-`, `*`, `floordiv`, `mod`, integers, `w`, `s`.  An expression is a
+# tree that evaluates over anything with Python's integer operators: integers, or symbolic expressions.
+
+_OPERATORS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "+": (1, operator.add),
+    "-": (1, operator.sub),
+    "*": (2, operator.mul),
+    "floordiv": (2, operator.floordiv),
+    "mod": (2, operator.mod),
+}
+"""Spelling -> (how tightly it binds, its meaning)."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A tree: a leaf `w`, `s` or an integer, or an operator with two sides.
+
+    Python's `+ - * // %` build trees, so `lambda w, s: (w % 8, w // 8 + s)` traces to its coordinates.
+    """
+
+    value: str | int
+    left: Affine | None = None
+    right: Affine | None = None
+
+    def evaluate(self, w: Any, s: Any) -> Any:
+        """The value at worker w and step s (integers, or values with integer operators)."""
+        if self.left is not None and self.right is not None:
+            apply = _OPERATORS[str(self.value)][1]
+            return apply(self.left.evaluate(w, s), self.right.evaluate(w, s))
+        if isinstance(self.value, int):
+            return self.value
+        return w if self.value == "w" else s
+
+    def __add__(self, other: Affine | int) -> Affine:
+        return Affine("+", self, affine(other))
+
+    def __radd__(self, other: int) -> Affine:
+        return Affine("+", affine(other), self)
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return Affine("-", self, affine(other))
+
+    def __rsub__(self, other: int) -> Affine:
+        return Affine("-", affine(other), self)
+
+    def __mul__(self, other: Affine | int) -> Affine:
+        return Affine("*", self, affine(other))
+
+    def __rmul__(self, other: int) -> Affine:
+        return Affine("*", affine(other), self)
+
+    def __floordiv__(self, other: int) -> Affine:
+        return Affine("floordiv", self, _divisor(other))
+
+    def __mod__(self, other: int) -> Affine:
+        return Affine("mod", self, _divisor(other))
+
+    def __str__(self) -> str:
+        return self._text(0)
+
+    def _text(self, binding: int) -> str:
+        if self.left is None or self.right is None:
+            return str(self.value)
+        own = _OPERATORS[str(self.value)][0]
+        text = f"{self.left._text(own)} {self.value} {self.right._text(own + 1)}"
+        return text if own >= binding else f"({text})"
+
+
+WORKER = Affine("w")
+STEP = Affine("s")
+
+
+def affine(value: Affine | int) -> Affine:
+    """`value` as a tree; a negative integer is a subtraction from 0, as its text form is."""
+    if isinstance(value, Affine):
+        return value
+    return Affine(value) if value >= 0 else Affine("-", Affine(0), Affine(-value))
+
+
+def binding_of(spelling: str) -> int:
+    """How tightly an operator binds; 0 for what is none."""
+    return _OPERATORS[spelling][0] if spelling in _OPERATORS else 0
+
+
+def combine(spelling: str, left: Affine, right: Affine) -> Affine:
+    """The tree of a parsed operator; a divisor must be a positive integer."""
+    if spelling in ("floordiv", "mod"):
+        return Affine(spelling, left, _divisor(right.value if right.left is None else right))
+    return Affine(spelling, left, right)
+
+
+def _divisor(value: object) -> Affine:
+    if not isinstance(value, int) or value <= 0:
+        raise TreadleError(f"a task mapping divides by {value}", accepted="a positive integer as divisor")
+    return Affine(value)
+
 
 Task: TypeAlias = tuple[int, ...]
 
@@ -299,3 +389,163 @@ def _grid_text(name: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str
     if order == tuple(range(len(shape))):
         return f"{name}({sizes})"
     return f"{name}({sizes}, order = ({', '.join(map(str, order))}))"
+
+
+# Reads the text form of a task mapping, the inverse of `str(mapping)`.
+#
+#     mapping ::= part ("*" part)*
+#     part    ::= name "(" int ("," (int | keyword "=" value))* ")"
+#     name    ::= "repeat" | "spatial" | "replicate" | "custom"
+#
+# `order` (repeat, spatial) takes a tuple of dimensions; `workers`, `steps` (custom) an integer and `map`
+# (custom) a tuple of expressions over `w` and `s`.
+
+_TOKEN = re.compile(r"\s*(?:(\d+|[A-Za-z_]+|[-+*(),=])|(\S))")
+_DIGITS = 18
+"""The most digits of an integer."""
+_Value: TypeAlias = "Affine | tuple[Affine, ...]"
+_KEYWORDS = {
+    "repeat": {"order"},
+    "spatial": {"order"},
+    "replicate": set[str](),
+    "custom": {"workers", "steps", "map"},
+}
+
+
+def parse_mapping(text: str) -> Mapping:
+    """The mapping that `text` spells; TreadleError names the word that does not fit."""
+    reader = _Reader(text)
+    mapping = _part(reader)
+    while reader.take("*"):
+        mapping = mapping * _part(reader)
+    if reader.word:
+        raise reader.error("'*' or the end")
+    return mapping
+
+
+@dataclass
+class _Reader:
+    """Words of a text, one at a time; `word` is empty at the end."""
+
+    text: str
+    at: int = 0
+    word: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.advance()
+
+    def advance(self) -> str:
+        """Moves to the next word and returns the one left behind."""
+        last = self.word
+        match = _TOKEN.match(self.text, self.at)
+        self.word = ""
+        if match is not None:
+            self.at = match.end()
+            self.word = match[1] or match[2]
+        return last
+
+    def take(self, word: str) -> bool:
+        if self.word != word:
+            return False
+        self.advance()
+        return True
+
+    def expect(self, word: str) -> None:
+        if not self.take(word):
+            raise self.error(f"'{word}'")
+
+    def error(self, accepted: str) -> TreadleError:
+        found = f"'{self.word}'" if self.word else "the end"
+        return TreadleError(f"task mapping '{self.text.strip()}' has {found}", accepted=accepted)
+
+
+def _part(reader: _Reader) -> Mapping:
+    name = reader.word
+    if name not in _KEYWORDS:
+        raise reader.error(", ".join(_KEYWORDS))
+    reader.advance()
+    reader.expect("(")
+    sizes: list[int] = []
+    keywords: dict[str, _Value] = {}
+    while True:
+        if reader.word in _KEYWORDS[name]:
+            keyword = reader.advance()
+            reader.expect("=")
+            keywords[keyword] = _value(reader)
+        else:
+            sizes.append(_integer(reader))
+        if not reader.take(","):
+            break
+    reader.expect(")")
+    return _make(reader, name, sizes, keywords)
+
+
+def _make(reader: _Reader, name: str, sizes: list[int], keywords: dict[str, _Value]) -> Mapping:
+    if name in ("repeat", "spatial"):
+        make = repeat if name == "repeat" else spatial
+        return make(*sizes, order=_integers(reader, keywords["order"]) if "order" in keywords else None)
+    if name == "replicate":
+        if len(sizes) != 1:
+            raise TreadleError(f"replicate with {len(sizes)} sizes", accepted="one number of workers")
+        return replicate(sizes[0])
+    missing = {"workers", "map"} - keywords.keys()
+    if missing:
+        raise TreadleError(
+            f"custom mapping without {' and '.join(sorted(missing))}", accepted="workers = N, map = (...)"
+        )
+    coordinates = keywords["map"]
+    return custom(
+        sizes,
+        _integers(reader, keywords["workers"])[0],
+        coordinates if isinstance(coordinates, tuple) else (coordinates,),
+        steps=_integers(reader, keywords.get("steps", Affine(1)))[0],
+    )
+
+
+def _integer(reader: _Reader) -> int:
+    if not (reader.word.isascii() and reader.word.isdigit() and len(reader.word) <= _DIGITS):
+        raise reader.error(f"an integer of at most {_DIGITS} digits")
+    return int(reader.advance())
+
+
+def _integers(reader: _Reader, value: _Value) -> tuple[int, ...]:
+    items = value if isinstance(value, tuple) else (value,)
+    numbers = tuple(i.value for i in items if i.left is None and isinstance(i.value, int))
+    if len(numbers) != len(items):
+        raise TreadleError(
+            f"task mapping '{reader.text.strip()}' has an expression for an integer", accepted="integers"
+        )
+    return numbers
+
+
+def _value(reader: _Reader) -> _Value:
+    """An expression, or a parenthesised list of them (one in parentheses is a list of one)."""
+    if not reader.take("("):
+        return _expression(reader, 1)
+    items = [_expression(reader, 1)]
+    while reader.take(","):
+        items.append(_expression(reader, 1))
+    reader.expect(")")
+    return tuple(items)
+
+
+def _expression(reader: _Reader, binding: int) -> Affine:
+    left = _leaf(reader)
+    while (own := binding_of(reader.word)) >= binding:
+        spelling = reader.advance()
+        left = combine(spelling, left, _expression(reader, own + 1))
+    return left
+
+
+def _leaf(reader: _Reader) -> Affine:
+    if reader.take("("):
+        inner = _expression(reader, 1)
+        reader.expect(")")
+        return inner
+    if reader.take("w"):
+        return WORKER
+    if reader.take("s"):
+        return STEP
+    if reader.take("-"):
+        return Affine(0) - _leaf(reader)
+    return Affine(_integer(reader))

@@ -1,4 +1,4 @@
-"""The operations of the task dialect."""
+"""The operations of the task dialect, and the attribute that carries a task mapping."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Self
 
 from xdsl.dialects.builtin import IndexType, UnitAttr, UnknownLoc
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Data, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    irdl_attr_definition,
     irdl_op_definition,
     lazy_traits_def,
     opt_operand_def,
@@ -18,7 +19,7 @@ from xdsl.irdl import (
     region_def,
     traits_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import (
     HasParent,
@@ -30,10 +31,51 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.task.attributes import MapAttr
-from treadle.dialects.task.mapping import Mapping, prove_cover
+from treadle.dialects.task.mapping import Mapping, parse_mapping, prove_cover
+from treadle.errors import TreadleError
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
+
+# The attribute that carries a task mapping in the IR.
+
+
+@irdl_attr_definition
+class MapAttr(Data[Mapping]):
+    """A task mapping; `data` is the value, with its own algebra.
+
+    ```mlir
+    #task.map<repeat(4, 1) * spatial(16, 8)>
+    #task.map<spatial(8, 32, order = (1, 0)) * replicate(2)>
+    #task.map<custom(8, 8, workers = 8, steps = 8, map = (s, (w + s) mod 8))>
+    ```
+    Rejected while parsing, at the mapping: unknown parts, sizes below 1, parts of different rank.
+    """
+
+    name = "task.map"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Mapping:
+        with parser.in_angle_brackets():
+            start = parser.pos
+            while _skip_token(parser):
+                pass
+            end = parser.pos
+        text = parser.lexer.input.slice(start, end) or ""
+        try:
+            return parse_mapping(text)
+        except TreadleError as error:
+            parser.raise_error(str(error), start, end)
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(str(self.data))
+
+
+def _skip_token(parser: AttrParser) -> bool:
+    """Moves over one word of a mapping; False at anything else."""
+    if parser.parse_optional_identifier() is not None or parser.parse_optional_integer() is not None:
+        return True
+    return any(parser.parse_optional_punctuation(p) is not None for p in ("(", ")", ",", "*", "=", "+", "-"))
 
 
 @irdl_op_definition

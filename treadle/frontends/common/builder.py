@@ -34,12 +34,11 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
+from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.graph.definition import Misfit
-from treadle.dialects.graph.dtypes import accumulator, element_type, numpy_dtype
-from treadle.dialects.graph.limits import TensorSizes, check_rank
-from treadle.dialects.graph.store import constant_attribute
-from treadle.dialects.model_nodes import constant_location, name_hint
+from treadle.dialects.graph.dtypes import TensorSizes, accumulator, check_rank, element_type, numpy_dtype
+from treadle.dialects.location import constant_location, name_hint
 from treadle.frontends.common.arrays import Array
 from treadle.frontends.common.evaluated import evaluated
 from treadle.frontends.common.extent import (

@@ -26,8 +26,8 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.constants import Constants, normalized_constants
 from treadle.dialects.graph.control import called_names
 from treadle.dialects.graph.definition import Misfit
-from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
-from treadle.dialects.model_nodes import ascii_text, name_hint, node_location
+from treadle.dialects.graph.dtypes import MAX_WRITTEN_OUT
+from treadle.dialects.location import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic

@@ -9,8 +9,7 @@ from onnx import GraphProto, ValueInfoProto
 from xdsl.dialects.builtin import TensorType
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.limits import TensorSizes
+from treadle.dialects.graph.dtypes import TensorSizes, element_type
 from treadle.errors import TreadleError
 from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bounds_of
 from treadle.frontends.onnx.tensor_data import dtype_of

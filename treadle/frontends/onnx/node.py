@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, SSAValue
 
-from treadle.dialects.graph.limits import check_rank
+from treadle.dialects.graph.dtypes import check_rank
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, bounds_of

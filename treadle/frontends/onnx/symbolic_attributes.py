@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Attribute
 
-from treadle.dialects.graph.demanded import Constraint, DemandedAttr, dimension
+from treadle.dialects.graph.fused import Constraint, DemandedAttr, dimension
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, bounds_of, expression_of
 from treadle.frontends.onnx.inputs import Input, Symbols

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from treadle.dialects.graph.limits import MAX_RANK
+from treadle.dialects.graph.dtypes import MAX_RANK
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.external_data import ExternalFiles
 

@@ -15,9 +15,8 @@ from torch import fx
 from xdsl.dialects.builtin import NameLoc, TensorType
 from xdsl.ir import Attribute
 
-from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.limits import check_rank
-from treadle.dialects.model_nodes import node_location
+from treadle.dialects.graph.dtypes import check_rank, element_type
+from treadle.dialects.location import node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.torch.arrays import dtype_of

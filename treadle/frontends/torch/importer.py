@@ -18,7 +18,7 @@ from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.model_nodes import ascii_text, name_hint
+from treadle.dialects.location import ascii_text, name_hint
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.torch.arrays import array_of, dtype_of

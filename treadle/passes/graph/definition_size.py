@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation
 
 from treadle.dialects.graph import AtOp, ComputeOp, YieldOp
-from treadle.dialects.scalar_functions import FUNCTION_OF
+from treadle.dialects.scalar import FUNCTION_OF
 
 MOST_WORK = 512
 """Units up to which definitions are merged, in one definition and in one kernel.
@@ -24,7 +24,7 @@ Without a bound a chain of 4000 nodes is one function.
 
 _DIVISION = 10
 """Simple operations that cost as much as a division, roughly; costs of functions are in
-treadle/dialects/scalar_functions.py."""
+treadle/dialects/scalar.py."""
 _GUARDED = 4
 """Simple operations of a predicated read: its address, a mask, a branch. A concatenation has one for each part."""
 

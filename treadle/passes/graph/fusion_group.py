@@ -11,7 +11,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WholeOp
-from treadle.dialects.model_nodes import describe_nodes
+from treadle.dialects.location import describe_nodes
 from treadle.passes.graph.definition_analysis import (
     defined,
     is_injective,

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import BinaryOp, CastOp, ConstantOp, Operator, UnaryOp, WhereOp
-from treadle.dialects.model_nodes import fused_location
+from treadle.dialects.location import fused_location
 
 
 @dataclass(frozen=True)

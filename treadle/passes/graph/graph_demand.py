@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, WholeOp, YieldOp
-from treadle.dialects.graph.demanded import DemandedAttr, check_demands, dimension
+from treadle.dialects.graph.fused import DemandedAttr, check_demands, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr

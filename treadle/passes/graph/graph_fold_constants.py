@@ -12,9 +12,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp, Operator, ReshapeOp, SliceOp, TransposeOp
+from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.evaluate import evaluate
-from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.rewriting import Array, constant_op
 
 SMALL = 64 * 1024

@@ -13,8 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
-from treadle.dialects.location import location_of
-from treadle.dialects.model_nodes import fused_location
+from treadle.dialects.location import fused_location, location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
 from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion

@@ -15,10 +15,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import BinaryOp, ConcatOp, ConstantOp, IfOp, LoopOp, ReshapeOp, WhereOp
+from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.control import COUNTER, ControlOp, called, called_names
-from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
-from treadle.dialects.graph.run_control import run_control
-from treadle.dialects.graph.store import constant_attribute
+from treadle.dialects.graph.dtypes import MAX_WRITTEN_OUT
+from treadle.dialects.graph.evaluate import run_control
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 

@@ -16,7 +16,7 @@ from treadle.dialects.graph import (
     MatmulOp,
     PackedMatmulOp,
 )
-from treadle.dialects.graph.store import constant_array
+from treadle.dialects.graph.constant import constant_array
 from treadle.passes.graph.precision.wide_reads import read_wide
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of
 from treadle.passes.graph.tiles.byte_operands import ByteMatrix, byte_matrix, byte_operand

@@ -14,8 +14,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp, MatmulOp, WinogradConvOp
 from treadle.dialects.graph.compute import ComputeOp
+from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
-from treadle.dialects.graph.store import constant_array
 from treadle.passes.graph.rewriting import Array, constant_op
 from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target

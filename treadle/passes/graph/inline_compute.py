@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, YieldOp, yielded
-from treadle.dialects.model_nodes import fused_location, leaves_nodes_out
+from treadle.dialects.location import fused_location, leaves_nodes_out
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import is_injective, moves_data
 from treadle.passes.graph.simplify_body import simplify_body

@@ -13,9 +13,9 @@ from xdsl.pattern_rewriter import PatternRewriter
 from xdsl.rewriter import InsertPoint
 
 from treadle.dialects.graph import ConstantOp, Operator
+from treadle.dialects.graph.constant import constant_array, constant_attribute
 from treadle.dialects.graph.dtypes import element_type
-from treadle.dialects.graph.store import constant_array, constant_attribute
-from treadle.dialects.model_nodes import MOST_NODES, fused_location
+from treadle.dialects.location import MOST_NODES, fused_location
 
 Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block, SSAValue
 
-from treadle.dialects.graph.demanded import Constraint, dimension
+from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.dialects.loop import AllocOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
 from treadle.index.expr import Expr, Monomial, Var, floordiv, mod, sum_of
 from treadle.passes.loop.loop_iterations import value_of

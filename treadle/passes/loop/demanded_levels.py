@@ -12,7 +12,7 @@ from xdsl.traits import MemoryEffectKind
 
 from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import DemandedAttr
-from treadle.dialects.graph.demanded import Constraint
+from treadle.dialects.graph.fused import Constraint
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.index.algebra import always_less, span_of
 from treadle.index.expr import Div, Expr, Var, var

@@ -12,7 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.task import ForOp, repeat
-from treadle.dialects.task.attributes import MapAttr
+from treadle.dialects.task.ops import MapAttr
 from treadle.passes.loop.buffer_demand import is_accessed_by_element
 from treadle.passes.loop.extent_tests import drop_test, text_of
 

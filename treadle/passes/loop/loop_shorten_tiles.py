@@ -15,10 +15,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.decision_tree import boxes
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph import DemandedAttr
-from treadle.dialects.graph.demanded import Constraint
+from treadle.dialects.graph.fused import Constraint
 from treadle.dialects.loop import AllocOp, DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
-from treadle.dialects.task.attributes import MapAttr
+from treadle.dialects.task.ops import MapAttr
 from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr

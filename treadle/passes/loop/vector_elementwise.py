@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.effects import only_computes
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.loop import LANE_CONVERSIONS, LaneCompareOp, LaneConvertOp, LaneSelectOp
-from treadle.dialects.loop.vector_compare import LANE_COMPARISONS
+from treadle.dialects.loop.vector import LANE_COMPARISONS
 from treadle.passes.loop.vector_mask import Unsupported
 
 IN_MEMORY = (f32, bf16, i32, i8, ui8)

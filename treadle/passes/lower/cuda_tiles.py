@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Operation
 
 from treadle.dialects import cuda, loop
-from treadle.dialects.loop.tile_product import PRODUCT_K
+from treadle.dialects.loop.tiles import PRODUCT_K
 
 _SHAPES = {8: cuda.MmaShape.M16N8K8, 16: cuda.MmaShape.M16N8K16, 32: cuda.MmaShape.M16N8K32}
 """By the extent along K."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
-from treadle.dialects.loop.warp import WARP
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.dialects.task import Mapping, repeat, spatial

@@ -19,7 +19,7 @@ from treadle.dialects.schedule import (
     SplitOp,
     StageOp,
 )
-from treadle.dialects.schedule.sizes import values_of
+from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
 from treadle.schedules.nest.legality import check_nest

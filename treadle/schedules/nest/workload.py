@@ -15,7 +15,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definition
 from treadle.dialects.graph.dtypes import accumulator, byte_width
-from treadle.dialects.loop.warp import lanes_fold
+from treadle.dialects.loop.tiles import lanes_fold
 from treadle.errors import TreadleError
 from treadle.index.algebra import Comparison
 from treadle.index.expr import Expr, Var, var

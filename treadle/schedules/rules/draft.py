@@ -25,8 +25,8 @@ from treadle.dialects.schedule import (
     StageOp,
     TemplateOp,
 )
-from treadle.dialects.schedule.levels import Level, levels_of
-from treadle.dialects.schedule.sizes import Size
+from treadle.dialects.schedule.program import Level, levels_of
+from treadle.dialects.schedule.sampling import Size
 from treadle.dialects.schedule.staging import Mark, Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError

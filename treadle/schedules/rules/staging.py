@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.ir import SSAValue
 
-from treadle.dialects.schedule.sizes import Size
+from treadle.dialects.schedule.sampling import Size
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
 from treadle.schedules.limits import LimitError

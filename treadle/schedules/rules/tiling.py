@@ -11,7 +11,7 @@ from math import ceil, prod
 
 from xdsl.ir import SSAValue
 
-from treadle.dialects.schedule.sizes import Size
+from treadle.dialects.schedule.sampling import Size
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError
 from treadle.index.algebra import depends_on

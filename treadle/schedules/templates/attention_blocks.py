@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import TensorType, f32
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.mask import extent
+from treadle.dialects.graph.movement import extent
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 

@@ -15,7 +15,7 @@ from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, MmaOp, Space, WarpReduceOp
-from treadle.dialects.loop.tile_product import fragments
+from treadle.dialects.loop.tiles import fragments
 from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import PackedConvOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number

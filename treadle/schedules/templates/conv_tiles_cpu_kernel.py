@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import FusedOp, PackedConvOp
-from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, Predicate, all_of

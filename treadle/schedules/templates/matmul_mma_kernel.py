@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import KernelOp, MmaOp, RoundTf32Op, Space
-from treadle.dialects.loop.tile_product import fragments
+from treadle.dialects.loop.tiles import fragments
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder

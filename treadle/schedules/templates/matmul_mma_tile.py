@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import TensorType
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
-from treadle.dialects.loop.tile_product import PRODUCT_K
+from treadle.dialects.loop.tiles import PRODUCT_K
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.template import Choices, number

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import PackedMatmulOp
-from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import SIDE_BY_SIDE, KernelOp, TileRows, whole_row
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, all_of

@@ -15,7 +15,7 @@ from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator, is_float
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
-from treadle.dialects.loop.warp import WARP, lanes_fold
+from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of, ssa_values

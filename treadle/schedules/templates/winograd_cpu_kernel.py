@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import WinogradConvOp
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.winograd_matrices import Matrix
+from treadle.dialects.graph.winograd import Matrix
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index, Predicate, all_of

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar
-from treadle.dialects.graph.winograd_matrices import Matrix
+from treadle.dialects.graph.winograd import Matrix
 
 _Terms = dict[int, Fraction]
 """A linear combination: the factor of each value, by its number."""

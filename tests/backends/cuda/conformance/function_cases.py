@@ -15,7 +15,7 @@ from xdsl.ir import Attribute
 from tests.backends.cuda.conformance.case import Case, elementwise
 from tests.backends.cuda.conformance.samples import operands
 from treadle.backends.cuda.language import CudaLanguage
-from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS, ScalarFunction
+from treadle.dialects.scalar import SCALAR_FUNCTIONS, ScalarFunction
 
 Array = NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from treadle.backends.c.toolchain import find_toolchain
+from treadle.backends.c.compiler import find_toolchain
 from treadle.backends.cuda.compiler import HEADER
 from treadle.environment import load_environment
 

@@ -11,10 +11,10 @@ from xdsl.ir import SSAValue
 from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, module_limits
 from tests.helpers.sampling import every
-from treadle.backends.cuda import sass
 from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.emulator.launches import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler import lower
 from treadle.dialects.graph import (
@@ -129,7 +129,7 @@ def test_default_choices_do_not_spill(name: str, target: str) -> None:
     (unit,) = print_kernels(module)
     cubin = compile_cubin(unit, Target.parse(target))
     try:
-        found = sass.disassemble(cubin.image)
+        found = disassemble(cubin.image)
     except TreadleError as error:
         if "not installed" not in error.message:
             raise

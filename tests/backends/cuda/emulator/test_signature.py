@@ -2,8 +2,7 @@
 
 import pytest
 
-from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
-from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
+from treadle.backends.cuda.emulator.build import ZONE_BYTES, dynamic_arrays, kernels, with_red_zones
 
 TEXT = """
 // extern "C" __global__ void commented(int a) {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from treadle.backends.cuda.emulator import Emulator, Report
-from treadle.backends.cuda.emulator.unwritten import with_unwritten_pattern
+from treadle.backends.cuda.emulator.build import with_unwritten_pattern
 
 TYPES: dict[str, type[Any]] = {
     "float": np.float32,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from tests.backends.cuda.fake_libcuda.setting import image
 from treadle.backends.cuda import compiler
 from treadle.backends.cuda.compiler import Cubin, Unit
-from treadle.backends.cuda.emulator.signature import kernels
-from treadle.backends.cuda.resources import Resources
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.emulator.build import kernels
 
 
 def emulated(unit: Unit, arch: str) -> Cubin:

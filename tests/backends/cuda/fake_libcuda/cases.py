@@ -40,8 +40,7 @@ from tests.backends.cuda.fake_libcuda.setting import (
 )
 from tests.backends.cuda.gpu_graphs import CASES as GRAPHS
 from tests.helpers.graphs import Graph, random
-from treadle.backends.cuda.bindings import call
-from treadle.backends.cuda.bindings_driver import BindingsDriver
+from treadle.backends.cuda.bindings_driver import BindingsDriver, call
 from treadle.backends.cuda.driver import BoundLaunch, check_toolkit
 from treadle.backends.cuda.executor import CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.open_driver import open_driver

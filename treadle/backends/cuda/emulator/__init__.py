@@ -1,9 +1,8 @@
 """The emulator: CUDA C++ text compiled by the system's C++ compiler, run on the CPU and checked access by access."""
 
-from treadle.backends.cuda.emulator.counters import Counters, LineCounters
 from treadle.backends.cuda.emulator.emulator import CHECKS, Emulator, check_limit
-from treadle.backends.cuda.emulator.findings import Finding, FindingKind, Report
-from treadle.backends.cuda.emulator.options import Emulation
+from treadle.backends.cuda.emulator.launches import Emulation
+from treadle.backends.cuda.emulator.reports import Counters, Finding, FindingKind, LineCounters, Report
 
 __all__ = [
     "CHECKS",

@@ -5,20 +5,195 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.backends.c.compiler_call import call, failure
-from treadle.backends.c.toolchain import Toolchain, find_toolchain
+from treadle.backends.c.compiler import Toolchain, call, failure, find_toolchain
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.compiler import HEADER
-from treadle.backends.cuda.emulator.flags import COMMON, LINK, NO_UBSAN, RUNTIME, text_flags
 from treadle.backends.cuda.emulator.instrument import counts_operations, with_counts
-from treadle.backends.cuda.emulator.red_zones import ZONE_BYTES, with_red_zones
-from treadle.backends.cuda.emulator.signature import dynamic_arrays, kernels
-from treadle.backends.cuda.emulator.unwritten import PATTERN, with_unwritten_pattern
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
 from treadle.store import digest, store_of
+
+# What the emulator reads in a CUDA text before compiling it: kernels, parameter names, dynamic shared memory.
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
+_KERNEL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\((?P<before>[^()]*)\)\s*)?void\s+"
+                     r"(?:__launch_bounds__\s*\((?P<after>[^()]*)\)\s*)?(?P<name>[A-Za-z_]\w*)\s*\(")  # fmt: skip
+_TEMPLATE = re.compile(r"template\s*<[^;{}]*>\s*(?:static\s+|inline\s+)*$")
+_DYNAMIC = re.compile(r"\bextern\b[^;{}()\[\]]*?(?:\([^)]*\))*[^;{}\[\]]*?\b(?P<name>[A-Za-z_]\w*)\s*\[\s*\]\s*;")
+_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A `__global__` function of a text."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """Their names, in order; a parameter without one is called by its position."""
+    max_threads: int | None
+    """What `__launch_bounds__` allows, where it is a number."""
+
+
+def kernels(text: str) -> dict[str, Signature]:
+    """The kernels of a text by name, without templates."""
+    plain = without_comments(text)
+    found: dict[str, Signature] = {}
+    for match in _KERNEL.finditer(plain):
+        if _TEMPLATE.search(plain[: match.start()].rstrip() + " "):
+            continue
+        pieces = _split(plain, match.end())
+        names = tuple(_parameter_name(piece, index) for index, piece in enumerate(pieces))
+        bound = (match["before"] or match["after"] or "").split(",")[0].strip()
+        found[match["name"]] = Signature(match["name"], names, int(bound) if bound.isdigit() else None)
+    return found
+
+
+def dynamic_arrays(text: str) -> tuple[str, ...]:
+    """The names under which a text declares its dynamic shared memory, in order, each once."""
+    matches = (match for match in _DYNAMIC.finditer(without_comments(text)) if "__shared__" in match[0])
+    return tuple(dict.fromkeys(match["name"] for match in matches))
+
+
+def without_comments(text: str) -> str:
+    """The text with comments and strings blanked; lines keep their numbers."""
+    return _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def _split(text: str, start: int) -> list[str]:
+    """The comma-separated pieces from `start` up to the parenthesis that closes them."""
+    pieces, depth, begin = [""], 0, start
+    for position in range(begin, len(text)):
+        character = text[position]
+        if character == ")" and depth == 0:
+            break
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    stripped = [piece.strip() for piece in pieces]
+    return [] if stripped in ([""], ["void"]) else stripped
+
+
+def _parameter_name(piece: str, index: int) -> str:
+    match = _NAME.search(piece.split("=")[0].strip())
+    return match[1] if match else f"argument {index}"
+
+
+# How a CUDA text is compiled for the emulator: to run fast, to be checked, to be counted.
+
+COMMON = ("-x", "c++", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti")
+# One of the compilers links a library of its own for this sanitizer by default.
+NO_UBSAN = "-fno-sanitize=undefined"
+RUNTIME = ("-O3", "-march=native", "-fno-threadsafe-statics", "-ftls-model=initial-exec", NO_UBSAN)
+# What a text calls and does not define is an error of the link, not of the load.
+LINK = (NO_UBSAN, "-Wl,-z,defs")
+
+# The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless. The overflow
+# of signed integers is undefined as in NVRTC, so that a text that relies on it shows; contraction is what --fmad is.
+_OF_KERNELS = (
+    "-w", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
+    "-fno-stack-protector",
+)  # fmt: skip
+_FAST = ("-O3", "-march=native", "-g1", NO_UBSAN)
+# The runtime stands in for the sanitizers' libraries.
+_SANITIZED = (
+    "-g1", NO_UBSAN, "-fsanitize=thread", "-fsanitize=bounds,alignment", "-fsanitize-recover=bounds,alignment",
+    "-ftrivial-auto-var-init=pattern",
+)  # fmt: skip
+
+# Hooks of their own for volatile accesses.
+_VOLATILE_IN_GCC = ("--param=tsan-distinguish-volatile=1", "-fno-tree-fre")
+_VOLATILE_IN_CLANG = ("-mllvm", "-tsan-distinguish-volatile")
+
+# -O1 keeps most accesses where the text has them. The others would move behind the predicate under which their value
+# is used, and out of bounds nobody would see them.
+_LOADS_STAY_IN_GCC = ("-fno-tree-sink",)
+_LOADS_STAY_IN_CLANG = ("-mllvm", "-instcombine-code-sinking=0")
+
+# Counts are those of the text: without optimisation one access of it is one access, one operation one instruction.
+_COUNTED = (
+    "-O0", "-ffp-contract=off", "-ftrapping-math", "-fno-semantic-interposition", "-fno-optimize-sibling-calls",
+    "-DTREADLE_EMU_COUNTERS",
+)  # fmt: skip
+# Roundings are no sums then; and treadle_emu_run uses the stack below a leaf function.
+_COUNTED_ON_X86 = ("-msse4.1", "-mno-red-zone")
+# This compiler would leave out reads of what is written right afterwards.
+_COUNTED_BY_CLANG = ("-mllvm", "-tsan-instrument-read-before-write")
+
+
+def text_flags(toolchain: Toolchain, checked: bool, counted: bool) -> tuple[str, ...]:
+    """What compiles a text; one that is compiled for counting can be checked, too."""
+    if not checked and not counted:
+        return (*COMMON, *_OF_KERNELS, *_FAST)
+    clang = "clang" in toolchain.version
+    sanitized = (*COMMON, *_OF_KERNELS, *_SANITIZED, *(_VOLATILE_IN_CLANG if clang else _VOLATILE_IN_GCC))
+    if not counted:
+        return (*sanitized, "-O1", *(_LOADS_STAY_IN_CLANG if clang else _LOADS_STAY_IN_GCC))
+    on_x86 = _COUNTED_ON_X86 if counts_operations() else ()
+    return (*sanitized, *_COUNTED, *on_x86, *(_COUNTED_BY_CLANG if clang else ()))
+
+
+# Red zones between the variables in shared memory, put into the compiler's assembly text.
+
+ZONE_BYTES = 256
+
+_THREAD_LOCAL = re.compile(r"\s*\.section\s+\.tbss")
+_OTHER = re.compile(r"\s*\.(section|text|data|bss|previous|pushsection|popsection)\b")
+_SPACE = re.compile(r"\s*\.(zero|skip|space|byte|short|value|long|quad)\s+\d+")
+
+
+def with_red_zones(assembly: str) -> str:
+    """The text with unused bytes after each thread-local variable.
+
+    No source spells this: the compiler lays the variables out side by side, and an access just behind one of
+    them would fall into the next. A variable's size, as its symbol has it, does not change.
+    """
+    lines: list[str] = []
+    inside = False
+    for line in assembly.splitlines():
+        lines.append(line)
+        if _THREAD_LOCAL.match(line):
+            inside = True
+        elif _OTHER.match(line):
+            inside = False
+        elif inside and _SPACE.match(line):
+            lines.append(f"\t.zero\t{ZONE_BYTES}")
+    return "\n".join([*lines, ""])
+
+
+# The initial contents of local memory: a pattern that arithmetic propagates, put into the compiler's assembly text.
+
+PATTERN = 0xFFFB
+"""Each 16 bits of local memory: not a number as float16, bfloat16, float32 and float64, and no likely integer."""
+
+# gcc fills local memory with bytes of 0xfe: as floats they are large numbers, which a product or a maximum hides. NaN
+# propagates through both.
+_WORD, _PAIR, _BYTES = -0x01010102, -0x0101010101010102, "\t.byte\t-2\n"
+_MADE = {
+    _WORD: (PATTERN << 16 | PATTERN) - (1 << 32),
+    _PAIR: (PATTERN << 48 | PATTERN << 32 | PATTERN << 16 | PATTERN) - (1 << 64),
+}
+_NUMBER = re.compile(rf"(?<=[$\t ])({_PAIR}|{_WORD})\b")
+_RUN = re.compile(rf"(?:{re.escape(_BYTES * 4)})+")
+_IN_TEXT = re.compile(r"(?i)(fe){4}|16843010|4278124286|72340172838076674")
+
+
+def with_unwritten_pattern(assembly: str, text: str) -> str:
+    """The assembly with another pattern where the compiler wrote its own.
+
+    A CUDA text that spells such a number itself is left alone, as is assembly that builds its constants in parts.
+    """
+    if _IN_TEXT.search(text):
+        return assembly
+    low, high = PATTERN & 0xFF, PATTERN >> 8
+    halves = f"\t.byte\t{low}\n\t.byte\t{high}\n"
+    with_numbers = _NUMBER.sub(lambda match: str(_MADE[int(match[1])]), assembly)
+    return _RUN.sub(lambda match: halves * (len(match[0]) // len(_BYTES) // 2), with_numbers)
+
 
 MAX_DYNAMIC_BYTES = 227 * 1024
 """The largest dynamic shared memory of any target."""

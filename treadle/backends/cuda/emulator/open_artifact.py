@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from treadle.artifact import Artifact
-from treadle.backends.buffers import BufferRef
 from treadle.backends.cuda.emulator.emulator import Emulator
-from treadle.backends.cuda.emulator.findings import Report
-from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output, Text, compiled
-from treadle.backends.cuda.emulator.options import Emulation
+from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
+from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.open_artifact import text_of
-from treadle.backends.interface import check_source
+from treadle.backends.interface import BufferRef, check_source
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.manifest import KernelLaunch

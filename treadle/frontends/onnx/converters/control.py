@@ -26,7 +26,7 @@ from treadle.dialects.graph import (
     UnaryOp,
     WhereOp,
 )
-from treadle.dialects.graph.limits import MAX_WRITTEN_OUT
+from treadle.dialects.graph.dtypes import MAX_WRITTEN_OUT
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, Symbolic, minimum

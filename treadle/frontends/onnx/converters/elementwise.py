@@ -10,7 +10,7 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph import BitcastOp
 from treadle.dialects.graph.dtypes import element_type, f8e8m0fnu
-from treadle.dialects.scalar_functions import SCALAR_FUNCTIONS
+from treadle.dialects.scalar import SCALAR_FUNCTIONS
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.remainder import floored_remainder
 from treadle.frontends.onnx.converters.small_floats import ROUNDINGS, powers_of_two, saturated

@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, DemandedAttr
-from treadle.dialects.graph.demanded import Constraint
+from treadle.dialects.graph.fused import Constraint
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr
 
@@ -83,7 +83,7 @@ def facts_from(demanded: object, indices: Sequence[Expr]) -> Facts:
 
 
 def demanded_from(facts: Facts) -> DemandedAttr:
-    """The attribute for facts about dimensions (`treadle.dialects.graph.demanded.dimension`)."""
+    """The attribute for facts about dimensions (`treadle.dialects.graph.fused.dimension`)."""
     return DemandedAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
 
 

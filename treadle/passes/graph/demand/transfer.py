@@ -7,7 +7,7 @@ from functools import cache
 from itertools import pairwise
 from math import isqrt
 
-from treadle.dialects.graph.demanded import Constraint, dimension
+from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.index.expr import Expr, var
 from treadle.passes.graph.demand.facts import Facts, fact
 

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ConvOp, WinogradConvOp
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.winograd_matrices import KERNEL, Matrix, filtering
+from treadle.dialects.graph.winograd import KERNEL, Matrix, filtering
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
 
 

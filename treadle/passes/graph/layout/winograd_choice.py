@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from treadle.dialects.graph import ConvOp
-from treadle.dialects.graph.winograd_matrices import KERNEL, OUTPUTS, filtering
+from treadle.dialects.graph.winograd import KERNEL, OUTPUTS, filtering
 from treadle.passes.graph.rewriting import shape_of
 
 _DIRECT = 1.03

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, ReshapeOp, SliceOp, TransposeOp, UnaryOp, WhereOp
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.model_nodes import fused_location
+from treadle.dialects.location import fused_location
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of
 
 _NEUTRAL = {"add": 0, "mul": 1}

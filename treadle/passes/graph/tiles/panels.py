@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treadle.dialects.graph.packed_matmul import PANEL_COLUMNS
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.passes.graph.rewriting import Array
 
 

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 import treadle
-from treadle.backends.cuda.emulator.signature import kernels
+from treadle.backends.cuda.emulator.build import kernels
 from treadle.manifest import KernelLaunch
 
 Extents = tuple[int, ...]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from treadle.backends.cuda.emulator.signature import kernels
+from treadle.backends.cuda.emulator.build import kernels
 
 BARRIER = re.compile(r"(treadle_barrier|__syncthreads)\(\);")
 WAIT = re.compile(r"treadle_cp_async_wait<(\d+)>\(\);")

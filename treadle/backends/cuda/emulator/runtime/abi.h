@@ -13,7 +13,7 @@ enum Check : uint32_t { CHECK_RACES = 1, CHECK_BOUNDS = 2, CHECK_INIT = 4, CHECK
 
 enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW };
 
-// What a finding says; findings.py words them.
+// What a finding says; reports.py words them.
 enum What : uint32_t {
   RACE_READ_WRITE,      // a read, and a write that it is not ordered with
   RACE_WRITE_WRITE,
@@ -82,7 +82,7 @@ struct Place {
   uint64_t pc;
 };
 
-// The counts of one line of the text, summed over the warps that executed it. counters.py documents each.
+// The counts of one line of the text, summed over the warps that executed it. reports.py documents each.
 struct Count {
   uint32_t pc;         // after the module's base; 0 where the line is known
   uint32_t line;       // of a barrier; 0 where pc gives it
