@@ -1,8 +1,8 @@
 """The printer that the C and the CUDA backends share: names, literals, expressions and statements of C.
 
 `names.py` spells names and comments, `folding.py` decides which values are written inside the expressions that use
-them, `expressions.py` with `scalars.py` and `vectors.py`, and `statements.py` write the text, and `language.py` says what
-C and CUDA spell differently.
+them, `expressions.py` (with `scalars.py` and `vectors.py`) and `statements.py` write the text, and `language.py` says
+what C and CUDA spell differently.
 """
 
 from treadle.backends.c_like.language import Language
