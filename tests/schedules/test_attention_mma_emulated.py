@@ -8,7 +8,7 @@ from tests.helpers.graphs import Graph
 from tests.helpers.limits import assert_within, module_limits, with_rounded_weights
 from tests.schedules.attention_cases import Sizes, arrays
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.compiler import lower
 from treadle.dialects.graph import AttentionOp, FusedOp
 from treadle.dialects.registry import treadle_context

@@ -16,7 +16,7 @@ from tests.helpers.sampling import every, in_turn
 from tests.schedules.tensor_cores import GPU, SHAPES, Array, Shape, in_one_group, scheduled
 from tests.schedules.test_matmul_mma_emulated import run_clean
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference.kernels import evaluate_kernel
 from treadle.compiler import lower

@@ -23,7 +23,7 @@ from tests.schedules.tensor_cores import (
     scheduled,
 )
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import BinaryOp, CastOp, ConvOp, MatmulOp, PadOp, SliceOp, TransposeOp, UnaryOp

@@ -16,7 +16,7 @@ from tests.helpers.graphs import Graph, random
 from tests.helpers.sampling import every
 from tests.schedules.tensor_cores import DTYPES, GPU, assert_product, in_one_group, sample, scheduled
 from treadle.backends.cuda.emulator import CHECKS, Emulator
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.schedule import Choice

@@ -17,7 +17,7 @@ import treadle
 from tests.frontends.onnx.models import model, node
 from tests.passes.graph.test_quantized_products import TIE, Layer, exact_sums, image, proto, whole_proto
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler import lower
 from treadle.dialects.registry import treadle_context

@@ -9,8 +9,8 @@ import pytest
 
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.emulator import Counters, Emulator
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.emulator.instrument import counts_operations
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
 from treadle.compiler import lower
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.dialects.registry import treadle_context

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
 from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, PoolOp, ReductionOp, SoftmaxOp, TransposeOp, UnaryOp

@@ -14,7 +14,7 @@ from tests.helpers.sampling import every
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler import lower
 from treadle.dialects.graph import (

@@ -20,7 +20,7 @@ from tests.backends.cuda.emulator.template_cases import COVERED, DTYPES, TRUTHS,
 from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, limits_of_template
 from treadle.backends.cuda.emulator import CHECKS
-from treadle.backends.cuda.emulator.launches import EmulatedProgram
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
 from treadle.compile_options import parse_precision
 from treadle.compiler import lower
