@@ -20,7 +20,8 @@ from treadle.shapes import Dim
 Inputs = Mapping[str, NDArray[Any]]
 
 POINTS = 5
-_BATCH_SECONDS, _FEWEST_ROUNDS = 0.02, 5
+_RANGE_BATCH_SECONDS = 0.02
+_FEWEST_ROUNDS = 5
 
 
 def points_of(symbols: Sequence[Dim], count: int = POINTS) -> list[dict[str, int]]:
@@ -50,8 +51,8 @@ def bench_range(
 ) -> list[Times]:
     """The times of some calls, in turn, for about `seconds` in all."""
     sides = {str(n): repeated(partial(model.run, inputs)) for n, inputs in enumerate(calls)}
-    rounds = max(_FEWEST_ROUNDS, int(seconds / (_BATCH_SECONDS * len(sides))))
-    times = interleave(sides, rounds, _BATCH_SECONDS, clock)
+    rounds = max(_FEWEST_ROUNDS, int(seconds / (_RANGE_BATCH_SECONDS * len(sides))))
+    times = interleave(sides, rounds, _RANGE_BATCH_SECONDS, clock)
     return [times[str(n)] for n in range(len(calls))]
 
 

@@ -10,12 +10,13 @@ from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import BlockArgument, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import Comparison, divisor_chain, divisors_of, stride_along
 from treadle.index.contiguity import in_lanes, moves_as_vectors, widest
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.reader import IndexReader
 
-_WARP, _SECTOR = 32, 8
+_SECTOR = 8
 
 
 class DefinitionAccesses:
@@ -119,7 +120,7 @@ def spread(compute: ComputeOp, index: BlockArgument) -> int:
     """How many sectors of 8 elements a warp's worth of consecutive values of an output index touches in the read that
     it scatters most; indices that are no arithmetic count as 0."""
     accesses, most = DefinitionAccesses(compute), 0
-    lanes = min(_WARP, compute.shape[index.index])
+    lanes = min(WARP, compute.shape[index.index])
     for position in map(accesses.position, compute.reads()):
         at = dict.fromkeys((v.key for v in position.vars()), 0)
         most = max(most, len({position.evaluate(at | {index: lane}) // _SECTOR for lane in range(lanes)}))

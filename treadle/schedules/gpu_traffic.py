@@ -11,7 +11,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.schedules.gpu_work import WARP, Addresses, in_warps, sectors, shared_cycles
+from treadle.dialects.loop.tiles import WARP
+from treadle.schedules.gpu_work import Addresses, in_warps, sectors, shared_cycles
 
 _SUM_BYTES = 16
 _KEPT = 2048

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from treadle.dialects.loop.tiles import WARP
+
 Addresses: TypeAlias = "NDArray[Any]"
 """Bytes' addresses, of each warp's lanes: two dimensions."""
 
-WARP = 32
 SECTOR_BYTES = 32
 BANKS, BANK_BYTES = 32, 4
 OTHER_REGISTERS = 36
@@ -96,6 +97,6 @@ def shared_cycles(addresses: Addresses, width: int) -> int:
 
 
 __all__ = [
-    "BANKS", "BANK_BYTES", "OTHER_REGISTERS", "SECTOR_BYTES", "WARP", "Addresses", "GpuWork", "in_warps", "sectors",
+    "BANKS", "BANK_BYTES", "OTHER_REGISTERS", "SECTOR_BYTES", "Addresses", "GpuWork", "in_warps", "sectors",
     "shared_cycles",
 ]  # fmt: skip

@@ -30,7 +30,8 @@ from treadle.dialects.loop import (
     zeros,
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
-from treadle.dialects.task import ForOp, Mapping, YieldOp
+from treadle.dialects.task import ForOp, YieldOp
+from treadle.dialects.task import Mapping as TaskMapping
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.schedules.index_value import Index, IndexLike, Predicate
@@ -151,7 +152,7 @@ class KernelBuilder(DefinitionBuilder):
     def tasks(
         self,
         names: Sequence[str],
-        mapping: Mapping,
+        mapping: TaskMapping,
         worker: Index | None = None,
         *,
         unroll: bool = False,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.graph import YieldOp as GraphYieldOp
 from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
@@ -27,7 +28,7 @@ def emit_element(
 def emit_block(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue]) -> Scalar:
     """Writes the operations of a definition's block under `values`, and gives what it yields."""
     for op in block.ops:
-        if isinstance(op, YieldOp):
+        if isinstance(op, GraphYieldOp):
             return values[op.value]
         values[op.results[0]] = emit_operation(b, op, values)
     raise ValueError("a definition's block ends with graph.yield")

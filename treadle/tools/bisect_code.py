@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
 from treadle.artifact_writer import write_artifact
@@ -17,9 +15,9 @@ from treadle.compile_request import CompileRequest
 from treadle.compiler import STAGE_NAMES
 from treadle.target import Target
 from treadle.tools.artifact_outputs import outputs_of_artifact
+from treadle.tools.oracle import Array
 from treadle.tuning.child import CallEndedError, Child
 
-Array = NDArray[Any]
 SECONDS = 600.0
 """After which code counts as hanging: the emulator gives each kernel 60."""
 

@@ -8,10 +8,8 @@ left out, the rest is tried, and kept only if it still fails. What is left is mi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -19,9 +17,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from treadle.backends.reference.run_module import arguments, find_function
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.evaluate import evaluate_results
-from treadle.tools.oracle import Definition
+from treadle.tools.oracle import Array, Definition
 
-Array = NDArray[Any]
 Differs = Callable[[Definition], bool]
 
 

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement
 from treadle.tools.certificate import Certificate, Foreseen
 from treadle.tools.report_chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, draw_axes, label, line, scale_of
 
-STYLE = """
+PREDICTION_STYLE = """
 .chart .kernel{stroke:var(--timed);stroke-width:1.5;fill:none}
 .chart .taken{fill:var(--chosen);stroke:var(--page);stroke-width:1}
 .chart .border{stroke:var(--failed);stroke-width:1;stroke-dasharray:2 3;fill:none}
@@ -115,4 +115,4 @@ def _legend(root: Element, kernels: Sequence[str], has_borders: bool) -> None:
     label(root, LEFT + 14 + _KEY, y + 4, "the kernel that a call takes", "start")
 
 
-__all__ = ["STYLE", "predicted_times"]
+__all__ = ["PREDICTION_STYLE", "predicted_times"]

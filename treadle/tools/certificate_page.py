@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from treadle.tools import certificate_chart, report_chart
 from treadle.tools.certificate import Certificate, Losses
-from treadle.tools.certificate_chart import predicted_times
+from treadle.tools.certificate_chart import PREDICTION_STYLE, predicted_times
+from treadle.tools.report_chart import CHART_STYLE
 from treadle.tools.report_page import PAGE_STYLE
 
 LOSS_HEADINGS = ("points", "worst loss", "mean loss")
@@ -24,7 +24,7 @@ def certificate_page(title: str, symbols: str, certificates: Sequence[Certificat
     SubElement(head, "meta", {"charset": "utf-8"})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width,initial-scale=1"})
     SubElement(head, "title").text = f"{title}: certificate"
-    SubElement(head, "style").text = PAGE_STYLE + report_chart.STYLE + certificate_chart.STYLE
+    SubElement(head, "style").text = PAGE_STYLE + CHART_STYLE + PREDICTION_STYLE
     body = SubElement(root, "body")
     SubElement(body, "h1").text = f"{title}: certificate"
     proved = f"Every call of {symbols} takes exactly one kernel of each group, which was proved from the artifact's IR."

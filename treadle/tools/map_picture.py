@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 from math import prod
 
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task.mapping import Mapping, Task, prove_cover
 from treadle.errors import TreadleError
 
 COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#CCCC99")
 """Backgrounds for black text that colour-blind readers can distinguish, after Paul Tol's scheme 'light'
 (https://sronpersonalpages.nl/~pault/)."""
-WARP = 32
-"""Workers that a GPU runs together."""
 MOST_VISITS = 1 << 20
 """The largest number of tasks, counted once for each worker that does them, of which a picture is made."""
 _UNPRINTABLE = re.compile("[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

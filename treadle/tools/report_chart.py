@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46
 _FAILED_BAND = 20
 """Height of the strip above the plot in which candidates without a time stand."""
 
-STYLE = """
+CHART_STYLE = """
 .chart{max-width:100%;height:auto}
 .chart text{fill:var(--text);font:12px system-ui,sans-serif}
 .chart .axis,.chart .grid{stroke:var(--line);stroke-width:1;fill:none}
@@ -214,6 +214,20 @@ def _linear(low: float, high: float, start: float, end: float) -> Callable[[floa
 
 
 __all__ = [
-    "BOTTOM", "HEIGHT", "LEFT", "RIGHT", "STYLE", "TOP", "WIDTH", "LogScale", "Point", "best_after_each_trial", "chart",
-    "draw_axes", "label", "line", "predicted_against_measured", "scale_of",
+    "BOTTOM",
+    "CHART_STYLE",
+    "HEIGHT",
+    "LEFT",
+    "RIGHT",
+    "TOP",
+    "WIDTH",
+    "LogScale",
+    "Point",
+    "best_after_each_trial",
+    "chart",
+    "draw_axes",
+    "label",
+    "line",
+    "predicted_against_measured",
+    "scale_of",
 ]  # fmt: skip

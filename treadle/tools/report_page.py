@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from treadle.tools import report_chart
-from treadle.tools.report_chart import Point, best_after_each_trial, predicted_against_measured
+from treadle.tools.report_chart import CHART_STYLE, Point, best_after_each_trial, predicted_against_measured
 from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report
 
 PAGE_STYLE = """
@@ -49,7 +48,7 @@ def report_page(report: Report) -> str:
     SubElement(head, "meta", {"charset": "utf-8"})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width,initial-scale=1"})
     SubElement(head, "title").text = report.title
-    SubElement(head, "style").text = PAGE_STYLE + report_chart.STYLE
+    SubElement(head, "style").text = PAGE_STYLE + CHART_STYLE
     body = SubElement(root, "body")
     _add_summary(body, report)
     main = SubElement(body, "main")

@@ -11,7 +11,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from treadle.torch_backend.partition import Constants, partitioned, runs_whole
+from treadle.frontends.torch.importer import Constants
+from treadle.torch_backend.partition import partitioned, runs_whole
 
 _log = logging.getLogger("treadle.torch_backend")
 

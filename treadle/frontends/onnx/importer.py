@@ -43,7 +43,7 @@ from treadle.frontends.onnx.function_body import (
     values_read,
 )
 from treadle.frontends.onnx.functions import called_body, function_body
-from treadle.frontends.onnx.inputs import Input, Shapes, Symbols, model_inputs
+from treadle.frontends.onnx.inputs import Input, Symbols, model_inputs
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
     LoadedModel,
@@ -56,6 +56,7 @@ from treadle.frontends.onnx.loader import (
 from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
+from treadle.shapes import Shapes
 
 
 def import_model(

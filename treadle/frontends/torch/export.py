@@ -12,7 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from treadle.errors import TreadleError
-from treadle.frontends.torch.registry import find_converter
+from treadle.frontends.torch.converters import find_converter
 
 
 def exported(model: torch.nn.Module | ExportedProgram, example_inputs: Sequence[Any] | None) -> ExportedProgram:

@@ -25,8 +25,8 @@ from treadle.dialects.loop import (
     StridedLoadOp,
     StridedStoreOp,
 )
+from treadle.dialects.loop.tiles import WARP
 
-WARP = 32
 SECTOR_BYTES = 32
 """The unit in which global memory and its caches transfer data."""
 
@@ -170,4 +170,4 @@ def _count(value: SSAValue) -> int:
     return type.element_count()
 
 
-__all__ = ["SECTOR_BYTES", "WARP", "Access", "accesses", "buffer_bytes", "name_of"]
+__all__ = ["SECTOR_BYTES", "Access", "accesses", "buffer_bytes", "name_of"]

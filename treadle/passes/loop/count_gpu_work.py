@@ -26,6 +26,7 @@ from treadle.dialects.loop import (
     WaitOp,
     swizzle_of,
 )
+from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import depends_on
 from treadle.index.expr import Expr
 from treadle.passes.loop.accesses import Access, accesses
@@ -33,7 +34,6 @@ from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
 from treadle.schedules.gpu_work import (
     OTHER_REGISTERS,
     SECTOR_BYTES,
-    WARP,
     Addresses,
     GpuWork,
     in_warps,

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
+from treadle.dialects.loop.tiles import WARP
 from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import SECTOR_BYTES, WARP, Access, accesses, name_of
+from treadle.passes.loop.accesses import SECTOR_BYTES, Access, accesses, name_of
 
 BANKS = 32
 BANK_BYTES = 4

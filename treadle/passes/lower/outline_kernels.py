@@ -7,20 +7,21 @@ from collections.abc import Hashable, Iterable, Sequence
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.dialects.loop import FuncOp as LoopFuncOp
+from treadle.dialects.loop import KernelOp
 from treadle.passes.lower.identifiers import UniqueNames
 
 Key = tuple[Hashable, ...]
 
 
-def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[list[FuncOp], list[str]]:
+def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[list[LoopFuncOp], list[str]]:
     """Moves the kernels' bodies into functions; gives these, and for each kernel the name of its function.
 
     A function is named after the first kernel that becomes it, with `_2`, `_3`, ... appended where that name
     is `taken` or belongs to another body. Its comment says how many differently commented kernels share it.
     """
     unique = UniqueNames(taken).unique
-    functions: dict[Key, FuncOp] = {}
+    functions: dict[Key, LoopFuncOp] = {}
     comments: dict[Key, list[str]] = {}
     names: list[str] = []
     for kernel in kernels:
@@ -57,9 +58,9 @@ def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
     return (op.name, operands, types, said, inside)
 
 
-def _function(kernel: KernelOp, name: str) -> FuncOp:
+def _function(kernel: KernelOp, name: str) -> LoopFuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
-    function = FuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
+    function = LoopFuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
     function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
     function.partial = None if kernel.demands is None else UnitAttr()
     function.location = kernel.location

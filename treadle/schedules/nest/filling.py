@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
-from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.dialects.task import Mapping as TaskMapping
+from treadle.dialects.task import repeat, spatial
 from treadle.schedules.index_value import Index
 from treadle.schedules.nest.layout import Layout
 
@@ -31,7 +32,7 @@ class Filling:
         """All of them."""
         return prod(extent for _, extent, _ in self.digits) // self.vector
 
-    def mapping(self, threads: int) -> Mapping:
+    def mapping(self, threads: int) -> TaskMapping:
         """Which vectors a thread copies; where the threads do not divide them, the last ones of some do not exist."""
         return repeat(ceil(self.vectors / threads)) * spatial(threads)
 

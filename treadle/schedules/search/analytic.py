@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
+from treadle.dialects.loop.tiles import WARP
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import SECTOR_BYTES, WARP, GpuWork
+from treadle.schedules.gpu_work import SECTOR_BYTES, GpuWork
 from treadle.schedules.occupancy import occupancy_of
 from treadle.schedules.search.work import Work
 from treadle.target import Target

@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
+from treadle.dialects.loop.tiles import WARP
 from treadle.errors import TreadleError
 from treadle.schedules.gpu_traffic import Traffic, tensor_bytes
-from treadle.schedules.gpu_work import OTHER_REGISTERS, SECTOR_BYTES, WARP, GpuWork
+from treadle.schedules.gpu_work import OTHER_REGISTERS, SECTOR_BYTES, GpuWork
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.gpu_nest_accesses import GpuAccess, Straight, straight
 from treadle.schedules.search.gpu_nest_loops import GpuLoops

@@ -10,13 +10,14 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, Tens
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import Choice
 from treadle.schedules.limits import check_limit, check_limits
 from treadle.schedules.template import Anchor, Choices, Knob, Template
 from treadle.schedules.templates.attention_blocks import mask_varies
 from treadle.schedules.templates.attention_mma_kernel import AttentionMmaKernel
 from treadle.schedules.templates.attention_mma_tile import STEP, AttentionMmaTile
-from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, WARP
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M
 from treadle.target import TARGETS, Target
 
 _COLUMNS = (16, 32, 64, 128)

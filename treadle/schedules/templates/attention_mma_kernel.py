@@ -15,7 +15,7 @@ from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, MmaOp, Space, WarpReduceOp
-from treadle.dialects.loop.tiles import fragments
+from treadle.dialects.loop.tiles import WARP, fragments
 from treadle.dialects.task import repeat
 from treadle.schedules.accumulator import narrowed
 from treadle.schedules.index_value import Index, all_of
@@ -30,7 +30,7 @@ from treadle.schedules.templates.attention_blocks import (
 )
 from treadle.schedules.templates.attention_mma_merge import Sums, finite, merge, scale
 from treadle.schedules.templates.attention_mma_tile import CHUNK, STEP, AttentionMmaTile, HeadTile
-from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N, WARP
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N
 
 _PAIR = STEP // PRODUCT_N
 """Tile products side by side whose operand B is loaded at once, and whose result is an operand A."""

@@ -11,11 +11,11 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import Space
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import repeat
 from treadle.schedules.index_value import Index
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
-from treadle.schedules.templates.matmul_mma_tile import WARP
 
 Weight = Callable[[Scalar, Scalar], Scalar]
 """The weight of a score relative to another one."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.tiles import WARP
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.matmul_mma_tile import CHUNK_BYTES, PRODUCT_M, WARP
+from treadle.schedules.templates.matmul_mma_tile import CHUNK_BYTES, PRODUCT_M
 
 ELEMENT_BYTES = 2
 CHUNK = CHUNK_BYTES // ELEMENT_BYTES

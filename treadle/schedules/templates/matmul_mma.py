@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import KernelOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import Choice
 from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.limits import check_divides, check_limit, check_limits
@@ -17,7 +18,7 @@ from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.split_k import SPLIT_K, Slices, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.matmul_mma_kernel import MmaKernel
-from treadle.schedules.templates.matmul_mma_tile import WARP, MmaTile, mma_tile
+from treadle.schedules.templates.matmul_mma_tile import MmaTile, mma_tile
 from treadle.schedules.templates.mma_work import mma_work
 from treadle.target import Target
 

@@ -12,13 +12,14 @@ from xdsl.ir import Attribute, SSAValue
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import KernelOp, MmaOp, RoundTf32Op, Space
-from treadle.dialects.loop.tiles import fragments
-from treadle.dialects.task import Mapping, repeat, spatial
+from treadle.dialects.loop.tiles import WARP, fragments
+from treadle.dialects.task import Mapping as TaskMapping
+from treadle.dialects.task import repeat, spatial
 from treadle.schedules.index_value import Index, all_of
 from treadle.schedules.kernel_builder import KernelBuilder
 from treadle.schedules.partial_sums import PartialSums
 from treadle.schedules.split_k import shared_out
-from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, WARP, MmaTile, SharedTile
+from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N, MmaTile, SharedTile
 
 ELEMENTS_PER_LANE = 4
 """Elements of C's fragment per lane."""
@@ -304,7 +305,7 @@ class MmaKernel:
         b.store(value, b.output, [*self.batch_index, row, column], all_of(inside))
 
 
-def _slab_tasks(slab: SharedTile) -> Mapping:
+def _slab_tasks(slab: SharedTile) -> TaskMapping:
     """Rows and chunks of a warp's slab for its 32 lanes."""
     wide = slab.columns // slab.chunk
     high = WARP // wide

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import TensorType
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
-from treadle.dialects.loop.tiles import PRODUCT_K
+from treadle.dialects.loop.tiles import PRODUCT_K, WARP
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.operand_layout import has_contiguous_rows
 from treadle.schedules.template import Choices, number
@@ -20,7 +20,6 @@ CHUNK_BYTES = 16
 PRODUCT_M, PRODUCT_N = 16, 8
 FRAGMENT: Mapping = repeat(2, 1) * spatial(8, 4) * repeat(1, 2)
 """Which elements of C's 16 x 8 tile a lane holds."""
-WARP = 32
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from treadle.dialects.graph import MatmulOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.schedules.gpu_traffic import Traffic
-from treadle.schedules.gpu_work import OTHER_REGISTERS, WARP, Addresses, GpuWork
+from treadle.schedules.gpu_work import OTHER_REGISTERS, Addresses, GpuWork
 from treadle.schedules.split_k import shared_out, tiles_of
 from treadle.schedules.templates.matmul_mma_tile import CHUNK_BYTES, PRODUCT_M, PRODUCT_N, MmaTile, SharedTile
 from treadle.schedules.templates.product_work import bytes_of, comes_from_outside

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.template import Choices, number
 
@@ -16,7 +17,6 @@ then begins at an odd multiple of 4, so that the lanes that store one column of 
 aligned."""
 _SECTOR = 8
 """Elements of 4 bytes that global memory moves at once."""
-_WARP = 32
 _SOME = 32
 """Accumulators of a thread from which `__launch_bounds__` names a minimum of blocks per multiprocessor."""
 
@@ -60,14 +60,14 @@ class Filling:
         All extents are powers of two.
         """
         vectors = (v for v in (4, 2, 1) if v <= most)
-        found = (_filling(rows, columns, threads // _WARP, v, transposed) for v in vectors)
+        found = (_filling(rows, columns, threads // WARP, v, transposed) for v in vectors)
         return next((filling for filling in found if filling is not None), None)
 
 
 def _filling(rows: int, columns: int, warps: int, vector: int, transposed: bool) -> Filling | None:
-    wide = _SECTOR // vector if transposed else min(columns // vector, _WARP)
-    high = min(_WARP // max(wide, 1), rows)
-    wide = _WARP // high
+    wide = _SECTOR // vector if transposed else min(columns // vector, WARP)
+    high = min(WARP // max(wide, 1), rows)
+    wide = WARP // high
     if wide * vector > columns or columns % (wide * vector) or rows % high:
         return None
     pieces = rows // high, columns // (wide * vector)

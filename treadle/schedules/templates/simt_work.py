@@ -7,8 +7,9 @@ from math import gcd
 from xdsl.dialects.builtin import f32
 
 from treadle.dialects.graph import MatmulOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.schedules.gpu_traffic import Traffic
-from treadle.schedules.gpu_work import OTHER_REGISTERS, WARP, Addresses, GpuWork
+from treadle.schedules.gpu_work import OTHER_REGISTERS, Addresses, GpuWork
 from treadle.schedules.split_k import shared_out, tiles_of
 from treadle.schedules.templates.product_work import bytes_of, comes_from_outside
 from treadle.schedules.templates.simt_tile import Filling, SimtTile

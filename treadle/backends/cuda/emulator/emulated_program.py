@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
 
 from treadle.backends.cuda.emulator.emulator import CHECKS
-from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
+from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
