@@ -38,10 +38,10 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.host import host_target
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.graph_decompose_attention import written_out
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tuning.cpu_timing import InterleavedTimer, Operands
+from treadle.tuning.measure import InterleavedTimer, Operands
 
 _TEMPLATE = TEMPLATES["attention_cpu"]
 

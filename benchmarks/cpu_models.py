@@ -26,7 +26,7 @@ from benchmarks.machine import describe_run
 from benchmarks.measure import Latencies, measure_model
 from benchmarks.result_files import RESULTS, write_results
 from tests.models.catalog import MODELS
-from treadle.bench.peers import installed_peers
+from treadle.bench.model import installed_peers
 from treadle.errors import TreadleError
 
 NAMES = (

@@ -55,8 +55,8 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported
 from treadle.bench.interleave import Times, interleave, quartiles
-from treadle.bench.peers import peer_call
-from treadle.tools.certificate import certify
+from treadle.bench.model import peer_call
+from treadle.tools.certify_command import certify
 
 Array = NDArray[Any]
 Extent = treadle.Dim | int

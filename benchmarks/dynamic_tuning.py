@@ -31,7 +31,7 @@ from benchmarks.dynamic_lengths import LAYERS, PEER, Extent, Workload, calls_of,
 from benchmarks.machine import describe_run
 from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.interleave import Times, interleave
-from treadle.bench.peers import peer_call
+from treadle.bench.model import peer_call
 
 JOINT, SEPARATE, DEFAULT = "joint", "per length", "untuned range"
 _BATCH_SECONDS = 0.05

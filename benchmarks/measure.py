@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import treadle
-from treadle.bench.model import OWN
-from treadle.bench.peers import peer_call
+from treadle.bench.model import OWN, peer_call
 
 Array = NDArray[Any]
 Call = Callable[[], Any]

@@ -28,7 +28,7 @@ from treadle.bench.interleave import interleave
 from treadle.decision_tree import tree_text
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
-from treadle.passes.schedule.ranged_choice import RangedSchedules
+from treadle.passes.schedule.schedule_select import RangedSchedules
 
 Schedule = UseAttr | DispatchAttr
 SIDE_SECONDS = 0.05

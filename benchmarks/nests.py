@@ -26,7 +26,7 @@ from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.host import host_target
-from treadle.passes.loop.memory_transactions import memory_transactions
+from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.search.candidate import Candidate
 from treadle.target import Target
 from treadle.tuning.candidates import built, printed

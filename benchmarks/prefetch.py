@@ -29,8 +29,7 @@ from treadle.compile_options import CompileOptions, parse_precision
 from treadle.host import host_target
 from treadle.shapes import normalized
 from treadle.tuning.candidates import Printed, built, printed
-from treadle.tuning.cpu_timing import InterleavedTimer, Operands
-from treadle.tuning.measure import CACHE_BYTES, random_inputs
+from treadle.tuning.measure import CACHE_BYTES, InterleavedTimer, Operands, random_inputs
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 

@@ -38,8 +38,7 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
 from tests.models.catalog import MODELS
-from treadle.bench.model import OWN, Benchmark, bench_model
-from treadle.bench.peers import peer_call
+from treadle.bench.model import OWN, Benchmark, bench_model, peer_call
 from treadle.tools.oracle import Definition
 
 Array = NDArray[Any]

@@ -18,8 +18,7 @@ from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
-from treadle.schedules.search.decisions_record import decisions_of_record
-from treadle.schedules.search.work_record import work_record
+from treadle.schedules.search.trials import decisions_of_record, work_record
 from treadle.shapes import normalized
 from treadle.tuning.candidates import printed
 from treadle.tuning.model import tasks_of_model

@@ -26,9 +26,9 @@ from xdsl.ir import Block, Region
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.schedule.anchor import anchor_of
-from treadle.schedules.rules.defaults import default_rules
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.rules.programs import programs
+from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Measured, Task
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import template_program

@@ -27,7 +27,7 @@ from benchmarks.paper_operators import OPERATORS
 from benchmarks.result_files import RESULTS, write_results
 from treadle.ir import print_text
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.tuning.group import Group
+from treadle.tuning.group_search import Group
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
 from treadle.backends.c.executor import CpuProgram
-from treadle.bench.launches import launches_of
+from treadle.bench.peaks import launches_of
 from treadle.compile_options import CompileOptions
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGES, passes_of
@@ -46,10 +46,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.host import host_target
 from treadle.model import CompiledModel
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
-from treadle.passes.graph.layout.blocked_operators import BlockedChannels
-from treadle.passes.graph.layout.images import Images
-from treadle.passes.graph.layout.winograd import has_tiles
-from treadle.passes.graph.layout.winograd_choice import estimated_work
+from treadle.passes.graph.layout.blocked_operators import BlockedChannels, estimated_work, has_tiles
+from treadle.passes.graph.layout.channels_last import Images
 from treadle.passes.graph.rewriting import constant_op, shape_of
 from treadle.shapes import normalized
 

@@ -19,7 +19,7 @@ from treadle.backends.c.printer import print_kernels
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
-from treadle.passes.graph import definition_size
+from treadle.passes.graph import definition_analysis
 from treadle.target import Target
 
 GROWTH = 2.2
@@ -51,7 +51,7 @@ def calls(name: str, nodes: int, target: str, folder: Path) -> int:
 def test_work_grows_with_the_number_of_nodes(
     name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definition_size, "MOST_WORK", WORK)
+    monkeypatch.setattr(definition_analysis, "MOST_WORK", WORK)
     calls(name, 8, target, tmp_path)  # what is imported or kept when something is first used
     one, two, four = (calls(name, NODES[name] * times, target, tmp_path) for times in (1, 2, 4))
     assert four - two < GROWTH * (two - one), (one, two, four)

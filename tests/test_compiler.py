@@ -22,8 +22,7 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.manifest import MANIFEST
 from treadle.passes.graph.graph_inline import GraphInlinePass
-from treadle.passes.instruments import ir_text
-from treadle.passes.legality import LEGAL
+from treadle.passes.instruments import LEGAL, ir_text
 from treadle.target import Target
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)

@@ -123,7 +123,7 @@ LIGHT = {
     "treadle", "treadle.compile_options", "treadle.errors", "treadle.instruction_sets", "treadle.lazy",
     "treadle.matrix_units",
     "treadle.target", "treadle.target_text", "treadle.tools", "treadle.tools.parser", "treadle.tools.reporting",
-    "treadle.tools.terminal", "treadle.tools.treadle_cli", "treadle.version",
+    "treadle.tools.output", "treadle.tools.treadle_cli", "treadle.version",
 }  # fmt: skip
 """What says the version, the help, and that an argument is wrong; beside Python's own library, nothing else."""
 

@@ -1,7 +1,7 @@
 """The whole pipeline: from an imported graph to code, as named stages in order.
 
 Each stage is a list of ordinary passes, each with the reason for its position. At a stage's border a table
-(`treadle/passes/legality.py`) says what may remain; what a stage left, saved as text, can be resumed there.
+(`treadle/passes/instruments.py`) says what may remain; what a stage left, saved as text, can be resumed there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from treadle.compile_options import CompileOptions
 from treadle.errors import TOO_DEEP, TreadleError
-from treadle.passes.instruments import Instrument
-from treadle.passes.legality import check_legal
+from treadle.passes.entry import check_sizes
+from treadle.passes.instruments import Instrument, check_legal
 from treadle.passes.registry import parse_passes, unknown
-from treadle.passes.tensor_sizes import check_sizes
 from treadle.target import Target, TargetKind
 
 

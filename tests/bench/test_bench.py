@@ -15,14 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.helpers.quick_bench import measure_briefly
-from treadle.bench import ranges
-from treadle.bench.disturbance import Disturbance, waited_seconds
-from treadle.bench.interleave import Times
-from treadle.bench.launches import Launch, launches_of
-from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
-from treadle.bench.peaks import Peaks, measure_peaks
-from treadle.bench.peers import installed_peers, peer_call
-from treadle.bench.ranges import points_of
+from treadle.bench import model as bench_models
+from treadle.bench.interleave import Disturbance, Times, waited_seconds
+from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model, installed_peers, peer_call, points_of
+from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes import Dim
@@ -319,7 +315,7 @@ def test_a_folder_of_a_range_is_timed_along_it(
     graph = onnx.load(model)
     for tensor in (graph.graph.input[0], graph.graph.output[0]):
         tensor.type.tensor_type.shape.dim[0].dim_param = "n"
-    monkeypatch.setattr(ranges, "_BATCH_SECONDS", 0.001)
+    monkeypatch.setattr(bench_models, "_RANGE_BATCH_SECONDS", 0.001)
     treadle.compile(graph, shapes={"n": Dim("n", 1, 16)}).save(tmp_path / "a")
     assert bench(str(tmp_path / "a"), "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
     out = capsys.readouterr().out

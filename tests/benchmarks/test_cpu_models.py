@@ -20,8 +20,7 @@ from benchmarks.measure import Latencies, compare, measure_model, relative_error
 from benchmarks.result_files import write_results
 from tests.helpers.onnx_models import linear_model
 from tests.models.catalog import MODELS
-from treadle.bench.model import OWN
-from treadle.bench.peers import installed_peers
+from treadle.bench.model import OWN, installed_peers
 
 SECONDS = {OWN: (1e-3, 3e-3, 4e-3), "slow": (9e-3, 9e-3, 9e-3), "fast": (2e-3, 9e-3, 4e-3)}
 

@@ -16,9 +16,8 @@ from benchmarks.paper_models import PaperModel
 from tests.helpers.quick_bench import measure_briefly
 from tests.tuning.small_model import write_model
 from treadle.bench.interleave import Times
-from treadle.bench.launches import Launch
 from treadle.bench.model import OWN, Benchmark, KernelTime
-from treadle.bench.peaks import Peaks
+from treadle.bench.peaks import Launch, Peaks
 
 TIMES = {OWN: Times((4e-3, 6e-3, 8e-3), 1), "slow": Times((9e-3, 9e-3, 9e-3), 1), "fast": Times((2e-3, 6e-3, 12e-3), 1)}
 RACE = Race("m", Benchmark(TIMES, (KernelTime("k", (Launch("k", "", 1, 1),), 4e-3),), Peaks(2e11, 3e10), 2))

@@ -35,7 +35,7 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import write_results
 from treadle.backends.program import read_program
 from treadle.bench.interleave import Times, interleave
-from treadle.bench.peers import peer_call
+from treadle.bench.model import peer_call
 from treadle.compile_options import CompileOptions, Precision
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.errors import TreadleError

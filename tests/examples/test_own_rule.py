@@ -6,7 +6,7 @@ import pytest
 
 from examples.own_rule import RULES, convolution, main, whole_windows
 from tests.schedules.rules.scheduled import CPU, anchor, groups_of
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, programs

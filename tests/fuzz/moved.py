@@ -1,6 +1,6 @@
 """What becomes of sums of products whose scales and biases are moved into their terms, as compilers do.
 
-`(x @ w + a) * c` may be computed as `x @ (w * c) + a * c` (see `treadle.passes.graph.simplify.normalize`, and Jacob et
+`(x @ w + a) * c` may be computed as `x @ (w * c) + a * c` (see `treadle.passes.graph.graph_simplify`, and Jacob et
 al., CVPR 2018, section 3.2), and batch normalisation as one product and one sum. Where a partial result of any of these
 forms is beyond the type, one form may be infinite or NaN, and another a number.
 """

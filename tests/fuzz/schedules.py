@@ -15,7 +15,7 @@ from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.programs import taken

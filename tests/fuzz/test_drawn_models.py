@@ -16,7 +16,7 @@ from tests.fuzz.generate import case_of_seed
 from tests.fuzz.recipes import QUANTIZED, RECIPES
 from tests.fuzz.shrink import shrunk
 from treadle.frontends.onnx import supported_operators
-from treadle.frontends.onnx.registry import functions_expanded
+from treadle.frontends.onnx.functions import functions_expanded
 
 SEEDS = range(40)
 EMULATED = 10

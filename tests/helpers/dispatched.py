@@ -12,8 +12,8 @@ from treadle.decision_tree import Leaf, Split, Tree
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.ir import lower
-from treadle.passes.graph.demand.facts import extents_of
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.graph.graph_demand import extents_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target

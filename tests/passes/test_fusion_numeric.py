@@ -43,7 +43,7 @@ from treadle.passes.graph.graph_conv_to_matmul import GraphConvToMatmulPass
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.passes.graph.graph_fuse import GraphFusePass
 from treadle.passes.graph.graph_inline import GraphInlinePass
-from treadle.passes.legality import check_legal
+from treadle.passes.instruments import check_legal
 from treadle.passes.loop.loop_fuse_epilogue import LoopFuseEpiloguePass
 from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass

@@ -17,9 +17,7 @@ from xdsl.passes import ModulePass
 
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.dominance import undominated_use
-from treadle.passes.instruments import Announce, Timing, Trace, Verify, verify
-from treadle.passes.legality import LEGAL, check_legal
+from treadle.passes.instruments import LEGAL, Announce, Timing, Trace, Verify, check_legal, undominated_use, verify
 from treadle.passes.registry import PASSES, parse_passes, pass_factories
 
 

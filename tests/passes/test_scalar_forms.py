@@ -41,7 +41,7 @@ from treadle.dialects.graph.dtypes import STORED_TYPES, f8e8m0fnu, is_float, ui8
 from treadle.dialects.graph.elementwise import COMPARISONS, UNARY
 from treadle.dialects.scalar import BINARY_KINDS, SCALAR, is_unsigned, number_op
 from treadle.errors import TreadleError
-from treadle.passes.legality import check_legal
+from treadle.passes.instruments import check_legal
 from treadle.passes.scalar_forms import SCALAR_FORMS, VECTOR_FORMS, Form, missing_form
 from treadle.target import Target
 

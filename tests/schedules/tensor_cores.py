@@ -21,7 +21,7 @@ from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target

@@ -22,7 +22,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.passes.graph.one_kernel import has_template
-from treadle.passes.loop.memory_transactions import memory_transactions
+from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.attention_tile import AttentionTile
 from treadle.target import TARGETS, Target

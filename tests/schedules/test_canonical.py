@@ -13,7 +13,7 @@ from tests.helpers.graphs import Graph
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target

@@ -18,8 +18,8 @@ from treadle.backends.reference.run_module import run_module
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, PackedConvOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.graph.tiles.panels import panels_of
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.graph.packed_tiles import panels_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.conv_tiles_cpu import estimated_cycles

@@ -11,8 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Block, Operation
 
 from treadle.backends.reference.kernels import evaluate_kernel
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
 
 Expression = Callable[[Index, Index], Index | Predicate]
 FIRST, SECOND = 13, 5

@@ -11,11 +11,10 @@ from tests.schedules.test_templates import CPU, GPU, defined, product, reduction
 from treadle.dialects.graph import AttentionOp, PoolOp, SoftmaxOp, TransposeOp, UnaryOp
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.limits import LimitError, check_divides, check_limit, check_limits
 from treadle.schedules.search.candidate import Task
+from treadle.schedules.search.ledger import survey
 from treadle.schedules.search.programs import template_programs
-from treadle.schedules.search.survey import survey
-from treadle.schedules.template import Anchor
+from treadle.schedules.template import Anchor, LimitError, check_divides, check_limit, check_limits
 from treadle.schedules.templates import TEMPLATES
 
 ANCHORS: dict[str, Anchor] = {

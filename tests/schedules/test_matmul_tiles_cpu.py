@@ -17,8 +17,8 @@ from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile
 from treadle.dialects.graph import BinaryOp, CastOp, FusedOp, MatmulOp, PackedMatmulOp, ReshapeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.graph.tiles.panels import panels_of
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.graph.packed_tiles import panels_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_tiles_cpu import estimated_cycles

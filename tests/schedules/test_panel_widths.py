@@ -22,7 +22,7 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import lacks, needs_of
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
 from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES

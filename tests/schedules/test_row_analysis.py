@@ -11,8 +11,7 @@ from xdsl.ir import SSAValue
 from tests.schedules.row_cases import layer_norm, rms_norm, softmax, tensor, variance
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, PoolOp, ReductionOp, UnaryOp, definition
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
-from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
-from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
+from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, columns_are_contiguous, neighbouring_rows
 
 
 def rows_of(compute: ComputeOp) -> Rows:

@@ -6,7 +6,7 @@ import pytest
 
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
-from treadle.schedules.space import Choices, Knob, Space, values_text
+from treadle.schedules.template import Choices, Knob, Space, values_text
 
 
 def _limits(choices: Choices) -> None:

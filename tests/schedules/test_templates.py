@@ -36,7 +36,7 @@ from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute
 from treadle.dialects.graph.dtypes import element_type, is_float_dtype, numpy_dtype
 from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
-from treadle.passes.graph.layout.permutations import permuted_definition, to_last
+from treadle.passes.graph.layout.channels_last import permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES

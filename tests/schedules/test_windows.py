@@ -15,13 +15,13 @@ from treadle.compiler import lower
 from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.graph.layout.blocks import Blocks, blocked_definition
-from treadle.passes.graph.layout.permutations import permuted_definition, to_last
+from treadle.passes.graph.layout.blocked_convolutions import Blocks, blocked_definition
+from treadle.passes.graph.layout.channels_last import permuted_definition, to_last
 from treadle.passes.graph.rewriting import shape_of
 from treadle.passes.graph.simplify_body import simplify_body
+from treadle.schedules.access_analysis import windows_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.reduce_cpu import only_reduce
-from treadle.schedules.window_reads import windows_of
 from treadle.target import Target
 
 

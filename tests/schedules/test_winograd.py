@@ -17,7 +17,7 @@ from tests.helpers.winograd import Layer, after_graph, convolved
 from treadle.dialects.graph import BinaryOp, ConvOp, FusedOp, UnaryOp, WinogradConvOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.winograd_cpu import Extents, estimated_cycles

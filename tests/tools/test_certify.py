@@ -17,8 +17,15 @@ import pytest
 import treadle
 from treadle.artifact import MODULE, Artifact, write_module
 from treadle.errors import TreadleError
-from treadle.tools.certificate import Certificate, Foreseen, Losses, Served, certify, check_partition
-from treadle.tools.certificate_chart import predicted_times
+from treadle.tools.certify_command import (
+    Certificate,
+    Foreseen,
+    Losses,
+    Served,
+    certify,
+    check_partition,
+    predicted_times,
+)
 from treadle.tools.treadle_cli import main
 
 TREE = "e0 <= 8 ? 0 : (e0 <= 24 ? 1 : 0)"

@@ -16,7 +16,7 @@ from tests.helpers.onnx_models import linear_model, value
 from treadle.manifest import Tensor
 from treadle.shapes import Dim
 from treadle.tools import oracle
-from treadle.tools.range_points import inputs_at, points_of
+from treadle.tools.arguments import inputs_at, points_of
 from treadle.tools.treadle_cli import main
 
 RANGE = ["--shape", "batch=1..6", "--check"]

@@ -18,9 +18,16 @@ from tests.helpers.bless import assert_golden
 from treadle.dialects.task import Mapping, parse_mapping, repeat, replicate, spatial
 from treadle.errors import TreadleError
 from treadle.tools import map_command
-from treadle.tools.map_picture import COLOURS, MOST_VISITS, Picture, colour_of, picture
-from treadle.tools.map_svg import draw_svg
-from treadle.tools.map_text import columns_within, draw_text
+from treadle.tools.map_command import (
+    COLOURS,
+    MOST_VISITS,
+    Picture,
+    colour_of,
+    columns_within,
+    draw_svg,
+    draw_text,
+    picture,
+)
 from treadle.tools.render_architecture import PICTURES
 from treadle.tools.treadle_cli import main
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from treadle.api import resolve_target
 from treadle.compile_options import CompileOptions
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
 from treadle.tuning.model import tasks_of_model

@@ -23,9 +23,9 @@ from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial
 from treadle.tools.treadle_cli import main
-from treadle.tools.tune_table import Budget, limit_warnings, search_table
-from treadle.tuning import predictions
-from treadle.tuning.group import Group
+from treadle.tools.tune_command import Budget, limit_warnings, search_table
+from treadle.tuning import candidates
+from treadle.tuning.group_search import Group
 from treadle.tuning.model import tasks_of_model
 
 PATIENT = ("--seconds", "1e6")
@@ -92,11 +92,11 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*arguments: object, **options: object) -> None:
         raise AssertionError("a preview builds nothing")
 
-    monkeypatch.setattr(predictions, "LOWERED", 4)
+    monkeypatch.setattr(candidates, "LOWERED", 4)
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
     monkeypatch.setattr("treadle.tuning.candidates.build_library", built)
     monkeypatch.setattr("treadle.tuning.measure.timings", built)
-    monkeypatch.setattr("treadle.schedules.search.survey.MOST", 50)
+    monkeypatch.setattr("treadle.schedules.search.ledger.MOST", 50)
 
 
 @pytest.mark.usefixtures("nothing_is_built")

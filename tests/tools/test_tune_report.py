@@ -28,10 +28,23 @@ from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.ledger import Rejection as Rejected
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.trials import Trial
-from treadle.tools.report_chart import LogScale, Point, best_after_each_trial, predicted_against_measured, scale_of
-from treadle.tools.report_data import Attempt, GroupReport, Rejection, Report, rank_correlation
-from treadle.tools.report_page import report_page
-from treadle.tools.report_source import database_report, model_report
+from treadle.tools.report_page import (
+    LogScale,
+    Point,
+    best_after_each_trial,
+    predicted_against_measured,
+    report_page,
+    scale_of,
+)
+from treadle.tools.report_source import (
+    Attempt,
+    GroupReport,
+    Rejection,
+    Report,
+    database_report,
+    model_report,
+    rank_correlation,
+)
 from treadle.tools.treadle_cli import main
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
@@ -194,7 +207,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[GroupTask]:
 
 @pytest.fixture(autouse=True)
 def few_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.schedules.search.survey.MOST", 30)
+    monkeypatch.setattr("treadle.schedules.search.ledger.MOST", 30)
 
 
 def candidates(task: GroupTask, *, nest: bool) -> list[Candidate]:

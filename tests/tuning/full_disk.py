@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from treadle.errors import TreadleError
-from treadle.schedules.search.appended_lines import Room, append_lines
+from treadle.schedules.search.database import Room, append_lines
 
 
 def main(folder: Path) -> None:

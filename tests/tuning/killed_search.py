@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from treadle.schedules.rules.templates import templates
-from treadle.tuning import predictions, tuner
+from treadle.tuning import candidates, tuner
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tune
 
@@ -39,7 +39,7 @@ class Fake:
 
 def search(model: Path, database: Path, groups: list[str]) -> None:
     """A search of few candidates with a fixed seed."""
-    predictions.LOWERED, tuner.MEASURED = 4, 2
+    candidates.LOWERED, tuner.MEASURED = 4, 2
     with ThreadPoolExecutor(2) as executor:
         tune(
             model, database, seconds=600, trials=TRIALS, groups=groups, seed=5, rules=(templates,), executor=executor,

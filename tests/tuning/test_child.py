@@ -19,7 +19,7 @@ import pytest
 from tests.helpers.threads import TASKS, tasks
 from tests.helpers.waiting import HANGS, eventually
 from treadle.tuning.child import CallEndedError, Child
-from treadle.tuning.child_pool import ChildPool
+from treadle.tuning.workers import ChildPool
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,7 +23,7 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.database import Database
 from treadle.tools.treadle_cli import main
-from treadle.tuning.cluster import cluster
+from treadle.tuning.tasks import cluster
 from treadle.tuning.workers import Workers, this_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_a_search_that_loses_a_worker_loses_no_candidate(
 def test_no_scheduler_is_one_line(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.tuning.cluster._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("treadle.tuning.tasks._CONNECT_SECONDS", 0.5)
     arguments = ["tune", str(model), "--database", str(tmp_path / "db"), "--scheduler"]
     for address, says in (("tcp://127.0.0.1:1", "no scheduler answers"), ("nowhere://x", "no scheduler answers")):
         assert main([*arguments, address]) == 2

@@ -15,10 +15,10 @@ from treadle.compile_options import CompileOptions
 from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database
-from treadle.tools.tune_table import model_lines
-from treadle.tuning import predictions, tuner
+from treadle.tools.tune_command import model_lines
+from treadle.tuning import candidates, tuner
 from treadle.tuning.child import CallEndedError
-from treadle.tuning.group import Group
+from treadle.tuning.group_search import Group
 from treadle.tuning.in_model import ModelTimer, ModelTimes, Ratio, reserved, verdicts
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
 from treadle.tuning.model import tasks_of_model, tune
@@ -131,7 +131,7 @@ def slow_default(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Timing(3e-6 if library == default else 1e-6) for library in comparison.libraries]
 
     monkeypatch.setattr(LocalMeasurer, "measure", measure)
-    monkeypatch.setattr(predictions, "LOWERED", 4)
+    monkeypatch.setattr(candidates, "LOWERED", 4)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 

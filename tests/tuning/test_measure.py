@@ -20,10 +20,11 @@ from treadle.dialects.graph import UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target
 from treadle.tuning import measure
-from treadle.tuning.cpu_timing import InterleavedTimer, Operands
 from treadle.tuning.measure import (
     Comparison,
+    InterleavedTimer,
     LocalMeasurer,
+    Operands,
     RemoteMeasurer,
     Timing,
     measure_here,

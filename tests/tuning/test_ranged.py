@@ -22,8 +22,8 @@ from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database, Dispatched
 from treadle.tools.arguments import parse_weights
 from treadle.tools.treadle_cli import main
-from treadle.tuning import predictions, tuner
-from treadle.tuning.group import Group
+from treadle.tuning import candidates, tuner
+from treadle.tuning.group_search import Group
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
 from treadle.tuning.tasks import POINTS_TIMED
 
@@ -34,7 +34,7 @@ RANGE = {"x": (3, treadle.Dim("n", 1, LONGEST), 32), "w": (3, treadle.Dim("n", 1
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that cost a test little."""
-    monkeypatch.setattr(predictions, "LOWERED", 4)
+    monkeypatch.setattr(candidates, "LOWERED", 4)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 

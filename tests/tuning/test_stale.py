@@ -23,8 +23,8 @@ from treadle.schedules.search.database import Database, Entry, Record
 from treadle.schedules.search.programs import taken
 from treadle.schedules.templates import TEMPLATES
 from treadle.tools.treadle_cli import main
-from treadle.tools.tune_table import time_warnings
-from treadle.tuning.group import Group
+from treadle.tools.tune_command import time_warnings
+from treadle.tuning.group_search import Group
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.tasks import GroupTask

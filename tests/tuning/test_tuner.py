@@ -26,10 +26,9 @@ from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.rules.marking import vectorised
 from treadle.schedules.rules.templates import templates
-from treadle.schedules.rules.tiling import tiled
-from treadle.schedules.search import appended_lines, learned
+from treadle.schedules.rules.tiling import tiled, vectorised
+from treadle.schedules.search import database, learned
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.evolution import Evolution, Settings
@@ -40,10 +39,8 @@ from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.treadle_cli import main
-from treadle.tuning import candidates, predictions, tuner
-from treadle.tuning.group import Group, Options
-from treadle.tuning.group_search import GroupSearch
-from treadle.tuning.headroom import least_seconds
+from treadle.tuning import candidates, tuner
+from treadle.tuning.group_search import Group, GroupSearch, Options, least_seconds
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 from treadle.tuning.workers import OutOfTimeError, Workers, this_machine
@@ -60,7 +57,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that cost a test little."""
-    monkeypatch.setattr(predictions, "LOWERED", 4)
+    monkeypatch.setattr(candidates, "LOWERED", 4)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 
@@ -148,7 +145,7 @@ def test_a_nest_that_was_fastest_is_kept_and_compiled(
 ) -> None:
     """With nests only, since templates would have to be lowered, and times that sink within a round: the entry is a
     program."""
-    monkeypatch.setattr(predictions, "LOWERED", 0)
+    monkeypatch.setattr(candidates, "LOWERED", 0)
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=32, generations=1)))
     groups = search(
         model, tmp_path / "db",
@@ -329,7 +326,7 @@ def test_a_full_disk_ends_a_search_that_then_goes_on(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of records takes no more: what was measured last is written with the room that was kept."""
-    write, writes, timed = appended_lines._write, [0], [0]
+    write, writes, timed = database._write_all, [0], [0]
 
     def full_once(descriptor: int, data: bytes) -> None:
         writes[0] += 1
@@ -342,7 +339,7 @@ def test_a_full_disk_ends_a_search_that_then_goes_on(
         return by_digest(comparison)
 
     with monkeypatch.context() as patch:
-        patch.setattr(appended_lines, "_write", full_once)
+        patch.setattr(database, "_write_all", full_once)
         with pytest.raises(TreadleError, match=r"jsonl: cannot write: No space left on device"):
             search(model, tmp_path / "db", counted, trials=7, seed=3, groups=["softmax"])
     search(model, tmp_path / "db", counted, trials=7, seed=3, groups=["softmax"])

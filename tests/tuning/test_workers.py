@@ -13,8 +13,7 @@ import pytest
 import treadle
 from treadle.errors import TreadleError
 from treadle.tuning import workers as module
-from treadle.tuning.child_pool import ChildPool
-from treadle.tuning.workers import Failed, OutOfTimeError, Workers, this_machine, workers_of
+from treadle.tuning.workers import ChildPool, Failed, OutOfTimeError, Workers, this_machine, workers_of
 
 
 def negated(number: int) -> int:

@@ -2,22 +2,131 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from treadle.backends.c.executor import CpuProgram
-from treadle.bench.disturbance import BUSY, Disturbance, waited_seconds
-from treadle.bench.interleave import Times, interleave
-from treadle.bench.launches import Launch, launches_of, takes_one_of_several
-from treadle.bench.peaks import Peaks, measure_peaks
+from treadle.bench.interleave import BUSY, Disturbance, Times, interleave, waited_seconds
+from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks, takes_one_of_several
+from treadle.dynamic_shapes import ExtentExpression
 from treadle.errors import TreadleError
+from treadle.manifest import Tensor
 from treadle.model import CompiledModel
+from treadle.shapes import Dim
+
+# Other runtimes for ONNX models on the CPU, where they are installed.
+
+Inputs = Mapping[str, NDArray[Any]]
+Call = Callable[[], object]
+
+_ERRORS_ONLY = 3
+
+
+def installed_peers() -> dict[str, str]:
+    """Names and versions of the peers that can be imported here."""
+    found: dict[str, str] = {}
+    for name in PEERS:
+        try:
+            if find_spec(name) is not None:
+                found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def peer_call(name: str, model: Path, inputs: Inputs, threads: int, precision: str = "f32") -> Call:
+    """A call of the model in a peer, with `threads` threads, which gives its outputs; TreadleError if it cannot load
+    the model. Arithmetic is float32, or of a narrower type where `precision` names it and the peer has it."""
+    try:
+        return PEERS[name](model, inputs, threads, precision)
+    except Exception as error:  # whatever a peer raises: their exceptions have no common type
+        message = f"{name} cannot run the model: {' '.join(str(error).split())[:200]}"
+        raise TreadleError(message, model, "another choice of --peers") from error
+
+
+def _onnxruntime(model: Path, inputs: Inputs, threads: int, precision: str) -> Call:
+    del precision  # it computes what the model says
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = _ERRORS_ONLY
+    session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    given = dict(inputs)
+    session.run(None, given)
+    return lambda: session.run(None, given)
+
+
+def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Call:
+    runtime = importlib.import_module("openvino")
+    core = runtime.Core()
+    read = core.read_model(str(model))
+    read.reshape({name: list(array.shape) for name, array in inputs.items()})
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    request = core.compile_model(read, "CPU", settings).create_infer_request()
+    given = dict(inputs)
+    request.infer(given)
+    return lambda: request.infer(given)
+
+
+PEERS: Mapping[str, Callable[[Path, Inputs, int, str], Call]] = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+"""By the name of the package: prepares a call."""
+
+
+# The latency of a model with symbols along its range.
+
+POINTS = 5
+_RANGE_BATCH_SECONDS = 0.02
+_FEWEST_ROUNDS = 5
+
+
+def points_of(symbols: Sequence[Dim], count: int = POINTS) -> list[dict[str, int]]:
+    """Values of the symbols from their least to their greatest, each by about the same factor, the greatest last."""
+    found: dict[tuple[int, ...], None] = {}
+    for n in range(count):
+        found[tuple(_between(symbol, n / max(count - 1, 1)) for symbol in symbols)] = None
+    return [dict(zip([symbol.name for symbol in symbols], values, strict=True)) for values in found]
+
+
+def tensors_at(tensors: Sequence[Tensor], values: Mapping[str, int]) -> list[Tensor]:
+    """The inputs of a call where the symbols have these values."""
+    names = list(values)
+    return [
+        replace(each, shape=tuple(ExtentExpression(text, names).value(values) for text in each.extents), extents=())
+        if each.extents
+        else each
+        for each in tensors
+    ]
+
+
+def bench_range(
+    model: CompiledModel,
+    calls: Sequence[Inputs],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Times]:
+    """The times of some calls, in turn, for about `seconds` in all."""
+    sides = {str(n): repeated(partial(model.run, inputs)) for n, inputs in enumerate(calls)}
+    rounds = max(_FEWEST_ROUNDS, int(seconds / (_RANGE_BATCH_SECONDS * len(sides))))
+    times = interleave(sides, rounds, _RANGE_BATCH_SECONDS, clock)
+    return [times[str(n)] for n in range(len(calls))]
+
+
+def _between(symbol: Dim, part: float) -> int:
+    """The legal extent next to a point between the least and the greatest, on a logarithmic scale."""
+    wanted = symbol.least * (symbol.greatest / symbol.least) ** part
+    nearest = round(wanted / symbol.multiple) * symbol.multiple
+    return min(max(nearest, symbol.least), symbol.greatest)
+
 
 Array = NDArray[Any]
 
@@ -25,7 +134,6 @@ OWN = "treadle"
 """The name of the side that is measured."""
 
 _BATCH_SECONDS = 0.1
-_FEWEST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -148,6 +256,3 @@ def _by_kernel(launches: Sequence[Launch], seconds: Sequence[float]) -> tuple[Ke
         for name, numbers in groups.items()
     ]
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))
-
-
-__all__ = ["OWN", "Benchmark", "KernelTime", "bench_model", "repeated"]

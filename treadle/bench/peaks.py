@@ -2,13 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
+from xdsl.dialects import func
+from xdsl.dialects.builtin import IntAttr, IntegerType, MemRefType, VectorType
+from xdsl.ir import Attribute, Operation, SSAValue
 
+from treadle.artifact import MODULE, Artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
+from treadle.compile_request import read_module
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.host import DispatchOp, LaunchOp
+from treadle.dialects.location import name_nodes
+from treadle.errors import TreadleError
 from treadle.host import host_target
+
+# Which buffers a kernel reads at places that other data says, as gathers do: how much of them, a call decides.
+
+
+def gathered_buffers(kernel: func.FuncOp) -> list[int]:
+    """The numbers of the arguments that are read at indices which depend on integers of another one. A buffer of one
+    integer, as that of an extent, gives no places."""
+    tainted, found = set[SSAValue](), dict[int, None]()
+    numbers = _numbers(kernel)
+    while True:
+        before = len(tainted)
+        for op in kernel.walk():
+            buffer = _buffer(op)
+            at = [operand for operand in op.operands if operand is not buffer and operand in tainted]
+            if buffer is not None and op.results and at and buffer in numbers:
+                found[numbers[buffer]] = None
+            if at or (buffer is not None and op.results and _gives_places(buffer)):
+                tainted.update(op.results)
+                tainted.update(arg for region in op.regions for block in region.blocks for arg in block.args)
+        if len(tainted) == before:
+            return list(found)
+
+
+def stored_elements(kernel: func.FuncOp) -> int:
+    """Elements of the arguments that the kernel writes."""
+    args = kernel.body.block.args
+    touched = [_buffer(op) for op in kernel.walk() if not op.results]
+    return sum(prod(_shape(arg.type)) for arg in args if any(buffer is arg for buffer in touched))
+
+
+def _numbers(kernel: func.FuncOp) -> dict[SSAValue, int]:
+    return {arg: n for n, arg in enumerate(kernel.body.block.args)}
+
+
+def _buffer(op: Operation) -> SSAValue | None:
+    """The buffer that an operation reads or writes elements of."""
+    return next((operand for operand in op.operands if isinstance(operand.type, MemRefType)), None)
+
+
+def _gives_places(buffer: SSAValue) -> bool:
+    """Whether it holds integers that may be indices."""
+    assert isinstance(buffer.type, MemRefType)
+    element = buffer.type.element_type
+    element = element.element_type if isinstance(element, VectorType) else element
+    return isinstance(element, IntegerType) and element.width.data >= _LEAST_WIDTH and prod(_shape(buffer.type)) > 1
+
+
+_LEAST_WIDTH = 32
+"""Bits of an index; bytes are pixels and weights."""
+
+
+def _shape(type: Attribute) -> Sequence[int]:
+    assert isinstance(type, MemRefType)
+    return type.get_shape()
+
+
+# What the launches of a compiled model do, read from the IR that the artifact carries.
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    nodes:      the nodes of the model that it computes, as text
+    operations: arithmetic operations by the definition of what it computes (`count_operations`)
+    nbytes:     of its operands and results, each once: what has to move at least. Of one that is read at places which
+        other data says, as many elements count as there are results
+    """
+
+    kernel: str
+    nodes: str
+    operations: int
+    nbytes: int
+
+
+def launches_of(artifact: Artifact) -> list[Launch]:
+    """The launches of a model for a CPU, in order; TreadleError where its IR is missing or changed, and where
+    a call takes one of several launches."""
+    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
+    kernels = {op.sym_name.data: _Kernel(op) for op in module.ops if isinstance(op, func.FuncOp)}
+    if any(isinstance(op, DispatchOp) for op in module.walk()):
+        message = "a call takes one of several kernels, by its shapes"
+        raise TreadleError(message, artifact.folder / MODULE, "a model compiled for one shape")
+    launches = [op for op in module.walk() if isinstance(op, LaunchOp)]
+    if not launches:
+        raise TreadleError("there are no launches in it", artifact.folder / MODULE, "the IR of a compiled model")
+    return [
+        Launch(
+            launch.kernel.string_value(),
+            name_nodes(launch.location),
+            kernels[launch.kernel.string_value()].operations,
+            kernels[launch.kernel.string_value()].nbytes(launch.buffers),
+        )
+        for launch in launches
+    ]
+
+
+def takes_one_of_several(artifact: Artifact) -> bool:
+    """Whether a call takes one of several kernels somewhere, so that `launches_of` cannot list them."""
+    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
+    return any(isinstance(op, DispatchOp) for op in module.walk())
+
+
+class _Kernel:
+    """What the text of a kernel says of its launches."""
+
+    def __init__(self, kernel: func.FuncOp):
+        counted = kernel.attributes.get("operations")
+        self.operations = counted.data if isinstance(counted, IntAttr) else 0
+        self._gathered, self._stored = gathered_buffers(kernel), stored_elements(kernel)
+
+    def nbytes(self, buffers: Sequence[SSAValue]) -> int:
+        """Of the buffers of a launch, each once."""
+        gathered = {buffers[n] for n in self._gathered}
+        return sum(self._nbytes(buffer, buffer in gathered) for buffer in dict.fromkeys(buffers))
+
+    def _nbytes(self, buffer: SSAValue, is_gathered: bool) -> int:
+        assert isinstance(buffer.type, MemRefType)
+        elements = prod(buffer.type.get_shape())
+        return (min(elements, self._stored) if is_gathered else elements) * byte_width(buffer.type.element_type)
+
 
 _ACCUMULATORS = 12
 """Independent sums of a thread: with a latency of four or five cycles and two units, ten keep these busy."""
@@ -76,6 +208,3 @@ def measure_peaks(threads: int) -> Peaks:
         tries = [program.launch_seconds([], 2) for _ in range(_TRIES)]
     multiplied, read = (min(seconds) for seconds in zip(*tries, strict=True))
     return Peaks(2 * lanes * _ACCUMULATORS * steps / multiplied, 4 * lanes * vectors / read)
-
-
-__all__ = ["Peaks", "measure_peaks"]

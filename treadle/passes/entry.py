@@ -5,12 +5,13 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.control import called_names, check_calls
-from treadle.dialects.graph.dtypes import ELEMENT_TYPES, is_supported
+from treadle.dialects.graph.dtypes import ELEMENT_TYPES, TensorSizes, is_supported
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-from treadle.passes.legality import LEGAL, is_allowed
+from treadle.passes.instruments import LEGAL, is_allowed
 
 ENTRY = "main"
 _OPERATORS = ("graph.*", "func.return")
@@ -88,4 +89,21 @@ def _check_names(main: FuncOp, attribute: str, count: int) -> None:
         raise TreadleError(f"{attribute} is {given}", f"@{ENTRY}", f"{count} different names")
 
 
-__all__ = ["ENTRY", "check_entry"]
+# Limits on the sizes of a module's tensors, checked before any pass works on their elements.
+
+
+def check_sizes(module: ModuleOp) -> None:
+    """TreadleError naming the first tensor that is too large, or that makes all of them together too large."""
+    sizes = TensorSizes()
+    for op in module.walk():
+        values = [*op.results, *(arg for region in op.regions for block in region.blocks for arg in block.args)]
+        for type in (value.type for value in values):
+            if isinstance(type, TensorType) and is_supported(type.get_element_type()):
+                _add(sizes, type, op)
+
+
+def _add(sizes: TensorSizes, type: TensorType, op: Operation) -> None:
+    try:
+        sizes.add(type)
+    except VerifyException as error:
+        raise TreadleError(str(error), location_of(op)) from error

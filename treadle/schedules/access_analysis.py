@@ -2,19 +2,373 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, prod
+from typing import TypeAlias
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, TensorType
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp
 from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import Comparison, divisor_chain, divisors_of, stride_along
 from treadle.index.contiguity import in_lanes, moves_as_vectors, widest
-from treadle.index.expr import Expr, const, floordiv, mod, var
+from treadle.index.expr import Expr, Var, const, floordiv, mod, var
 from treadle.index.reader import IndexReader
+from treadle.schedules.kernel_builder import Index
+
+# Addresses as sums over digits: the variables split where an address takes quotients and remainders of them.
+
+Digits: TypeAlias = Sequence[tuple[float, int]]
+"""(extent, stride) of each digit of a variable, the lowest first."""
+
+
+def digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
+    """(extent, distance) of each variable's digits, the lowest first. `steps` has the steps of loops."""
+    found = signed_digits_of(address, steps)
+    return {variable: [(size, abs(step)) for size, step in digits] for variable, digits in found.items()}
+
+
+def signed_digits_of(address: Expr, steps: Mapping[Hashable, int]) -> dict[Hashable, list[tuple[float, int]]]:
+    """The same with strides, which are negative where an address falls.
+
+    Where the address is not linear in a digit, the stride is the difference of the addresses for 0 and 1.
+    """
+    flat, digits = _in_digits(address, steps)
+    return {variable: [(float(size), _stride(flat, key)) for key, size in keys] for variable, keys in digits.items()}
+
+
+def is_sum_of_digits(address: Expr) -> bool:
+    """Whether an address is linear in all digits of its variables."""
+    flat, digits = _in_digits(address, {})
+    return all(stride_along(flat, key) is not None for keys in digits.values() for key, _ in keys)
+
+
+def _in_digits(address: Expr, steps: Mapping[Hashable, int]) -> tuple[Expr, dict[Hashable, list[tuple[Hashable, int]]]]:
+    """An address as an expression of the digits of its variables; the digits' keys and extents, the lowest first."""
+    counted = address.substitute({v.key: _counter_of(v, steps) for v in address.vars() if None not in v.range})
+    divisors = divisors_of([counted])
+    replacement: dict[Hashable, Expr] = {}
+    digits: dict[Hashable, list[tuple[Hashable, int]]] = {}
+    for v in counted.vars():
+        lo, hi = v.range
+        if lo is None or hi is None:
+            continue
+        ends = [end for end in divisor_chain(divisors.get(v.key, ())) if end <= hi]
+        total, weight, keys = const(0), 1, list[tuple[Hashable, int]]()
+        for n, end in enumerate([*ends, None]):
+            size = -(-(hi + 1) // weight) if end is None else end // weight
+            total = total + var((v.key, n), 0, max(size - 1, 0)) * weight
+            keys.append(((v.key, n), size))
+            weight = end or weight
+        replacement[v.key], digits[v.key] = total, keys
+    return counted.substitute(replacement), digits
+
+
+def _counter_of(v: Var, steps: Mapping[Hashable, int]) -> Expr:
+    """A variable in terms of one of the same key that counts its values from 0."""
+    lo, hi = v.range
+    assert lo is not None
+    assert hi is not None
+    step = steps.get(v.key, 1)
+    return var(v.key, 0, (hi - lo) // step) * step + lo
+
+
+def _stride(e: Expr, key: Hashable) -> int:
+    known = stride_along(e, key)
+    if known is not None:
+        return known
+    at = {v.key: v.range[0] or 0 for v in e.vars()}
+    return e.evaluate({**at, key: 1}) - e.evaluate({**at, key: 0})
+
+
+# How a product's operands lie in memory, those that the group computes where they are computed from.
+
+
+def has_contiguous_rows(anchor: MatmulOp, operand: SSAValue, *, across: bool = False, together: int = 2) -> bool:
+    """Whether pairs of an operand's elements along its last axis, or `across` along the one before, lie next to one
+    another, or as many as are to lie together: those of a matrix that the group computes, where the matrix that it is
+    computed from is read."""
+    producer = operand.owner
+    if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
+        return not across
+    axis = -2 if across else -1
+    reads, along = producer.reads(), producer.body.block.args[axis]
+    groups = var("pair", 0, max(producer.shape[axis] - 1, 0) // together)
+    accesses = DefinitionAccesses(producer, {along: groups * together + var("within", 0, together - 1)})
+    return not reads or any(stride_along(accesses.position(at), "within") == 1 for at in reads)
+
+
+# Which reads of a definition are consecutive along other dimensions of the result than its last ones.
+
+
+@dataclass(frozen=True)
+class TransposedReads:
+    """Reads that advance by one element along the result's dimensions `first` to `last` taken as one, while the result
+    advances along the dimensions from `last` on.
+
+    first, last: dimensions of the result, `last` not included
+    """
+
+    compute: ComputeOp
+    reads: tuple[AtOp, ...]
+    first: int
+    last: int
+
+    @property
+    def group_shape(self) -> tuple[int, ...]:
+        return self.compute.shape[self.first : self.last]
+
+    @property
+    def suffix_shape(self) -> tuple[int, ...]:
+        return self.compute.shape[self.last :]
+
+    @property
+    def other_shape(self) -> tuple[int, ...]:
+        """The dimensions before the group; every dimension after it is in the suffix."""
+        return self.compute.shape[: self.first]
+
+    @property
+    def balance(self) -> tuple[int, int]:
+        """What a tile is better for: long stretches both ways."""
+        return min(self.extent, self.suffix_extent, 32), self.extent
+
+    @property
+    def extent(self) -> int:
+        return prod(self.group_shape)
+
+    @property
+    def suffix_extent(self) -> int:
+        return prod(self.suffix_shape)
+
+    def read_width(self, most: int) -> int:
+        """How many elements along the operands the transposed reads can take at once, a power of two up to `most`."""
+        return widest(most, lambda n: self.extent % n == 0 and self._walks_in_vectors(self.reads, self._group, n))
+
+    def write_width(self, most: int) -> int:
+        """How many elements along the result can be written at once, as far as the other reads allow it."""
+        others = [at for at in self.compute.reads() if at not in self.reads]
+        return widest(most, lambda n: self.suffix_extent % n == 0 and self._walks_in_vectors(others, self._suffix, n))
+
+    def _walks_in_vectors(self, reads: Sequence[AtOp], dims: slice, lanes: int) -> bool:
+        accesses = DefinitionAccesses(self.compute, collapsed_in_lanes(self.compute, dims, lanes))
+        return moves_as_vectors(map(accesses.position, reads), accesses.conditions(), lanes)
+
+    @property
+    def _group(self) -> slice:
+        return slice(self.first, self.last)
+
+    @property
+    def _suffix(self) -> slice:
+        return slice(self.last, None)
+
+
+def transposed_reads(compute: ComputeOp) -> TransposedReads | None:
+    """The reads that a kernel along the result would find scattered, with the longest stretch of dimensions along which
+    they are consecutive; None where there are none."""
+    rank = len(compute.shape)
+    if not rank:
+        return None
+    accesses = DefinitionAccesses(compute)
+    reads = [at for at in compute.reads() if at.parent_block() is compute.body.block]
+    scattered = [at for at in reads if stride_along(accesses.position(at), _innermost(compute)) not in (0, 1)]
+    if not scattered:
+        return None
+    best: TransposedReads | None = None
+    for end in range(1, rank):
+        for first in range(end):
+            of_group = DefinitionAccesses(compute, collapsed(compute, slice(first, end)))
+            found = tuple(at for at in scattered if stride_along(of_group.position(at), INNER) == 1)
+            candidate = TransposedReads(compute, found, first, end)
+            if found and (best is None or candidate.balance > best.balance):
+                best = candidate
+    return best
+
+
+def _innermost(compute: ComputeOp) -> SSAValue:
+    """The last dimension of the result that has more than one element."""
+    args = compute.body.block.args
+    return next((arg for arg, extent in zip(args[::-1], compute.shape[::-1], strict=True) if extent > 1), args[-1])
+
+
+# Which reads of a reduction slide: neighbours of one output index share all but one element of their windows.
+
+_SLIDE = "slide"
+_STEPS = (1, 2, 3, 4)
+"""Distances of windows that are looked for; farther apart, windows of the usual sizes do not overlap."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows that slide along one output dimension: element `i` of the dimension reads positions `step * i + k`
+    for k in the reduction's dimension `term`.
+
+    dim: of the output; sliding: the reads at those positions; shared: reads that do not depend on i
+    """
+
+    compute: ComputeOp
+    reduce: ReduceOp
+    dim: int
+    term: int
+    step: int
+    sliding: tuple[AtOp, ...]
+    shared: tuple[AtOp, ...]
+
+    @property
+    def extent(self) -> int:
+        """How many windows there are along the dimension."""
+        return self.compute.shape[self.dim]
+
+    @property
+    def width(self) -> int:
+        """Positions of a window."""
+        return self.reduce.shape[self.term]
+
+    def is_shared(self, value: SSAValue) -> bool:
+        """Whether a value of the definition is the same for all windows and all of their positions."""
+        along = {self.compute.body.block.args[self.dim], self.reduce.body.block.args[self.term]}
+        return along.isdisjoint(_keys(DefinitionAccesses(self.compute), [value]))
+
+
+def windows_of(compute: ComputeOp, reduce: ReduceOp) -> Windows | None:
+    """The windows of a definition along the first of its last dimensions but one that has any; None without any.
+
+    The last dimension is left to neighbouring threads, whose accesses are to be consecutive.
+    """
+    args, rank = compute.body.block.args, len(compute.shape)
+    for dim in range(rank - 2, -1, -1):
+        for term, k in enumerate(reduce.body.block.args):
+            found = None if compute.shape[dim] == 1 else _along(compute, reduce, args[dim], k)
+            if found is not None and reduce.shape[term] > 1:
+                step, sliding, shared = found
+                return Windows(compute, reduce, dim, term, step, sliding, shared)
+    return None
+
+
+def slides_along(compute: ComputeOp, reduce: ReduceOp, dim: int) -> bool:
+    """Whether windows slide along a dimension of the output."""
+    i = compute.body.block.args[dim]
+    return any(_along(compute, reduce, i, k) is not None for k in reduce.body.block.args)
+
+
+def _along(
+    compute: ComputeOp, reduce: ReduceOp, i: BlockArgument, k: BlockArgument
+) -> tuple[int, tuple[AtOp, ...], tuple[AtOp, ...]] | None:
+    """The step between windows, the reads that slide and those that all windows share; None where others are left."""
+    plain = DefinitionAccesses(compute)
+    sliding: list[AtOp] = []
+    shared: list[AtOp] = []
+    steps: set[int] = set()
+    for at in [op for op in reduce.body.block.ops if isinstance(op, AtOp)]:
+        used = [*at.indices, *([] if at.predicate is None else [at.predicate])]
+        if i not in _keys(plain, used):
+            shared.append(at)
+            continue
+        step = _step(compute, used, i, k)
+        if step is None:
+            return None
+        sliding.append(at)
+        steps.add(step)
+    if len(steps) != 1:
+        return None
+    return steps.pop(), tuple(sliding), tuple(shared)
+
+
+def _step(compute: ComputeOp, used: Sequence[SSAValue], i: BlockArgument, k: BlockArgument) -> int | None:
+    """s where everything that is used depends on i and k through s * i + k alone."""
+    for step in _STEPS:
+        position = var(_SLIDE, None, None)
+        keys = _keys(DefinitionAccesses(compute, {k: position - var(i, 0, compute.shape[i.index] - 1) * step}), used)
+        if i not in keys and _SLIDE in keys:
+            return step
+    return None
+
+
+def _keys(accesses: DefinitionAccesses, values: Sequence[SSAValue]) -> set[object]:
+    """The variables that indices, and comparisons of indices, are computed from."""
+    keys: set[object] = set()
+    for value in values:
+        op = value.owner
+        if isinstance(value.type, IndexType):
+            keys |= {v.key for v in accesses.index(value).vars()}
+        elif isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
+            keys |= {v.key for comparison in accesses.comparisons(op) for v in comparison.difference.vars()}
+        elif isinstance(op, Operation):
+            keys |= _keys(accesses, op.operands)
+    return keys
+
+
+# How blocks share out the windows of a CPU kernel: rows of an image first, then its channels.
+#
+# Products of the same images go through their rows of pixels, too, so that a core finds what it wrote before.
+
+_MOST_ROWS = 16
+_LEAST_ROWS = 4
+"""Rows of an image that are worth a block's own code; of fewer, blocks have all, and cores different channels."""
+
+
+@dataclass(frozen=True)
+class WindowsSplit:
+    """Blocks of a few rows of tiles.
+
+    rows: the output dimension of which a block has a part; order: the other dimensions but that of the tiles, the
+    outermost first; extents: of the output, of the tiles' dimension 1, of the last one in vectors
+    """
+
+    rows: int
+    order: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def extent(self) -> int:
+        """Rows there are for each index of the other dimensions."""
+        return self.extents[self.rows]
+
+    def blocks(self, rows: int) -> int:
+        """Blocks of so many rows."""
+        return ceil(self.extent / rows) * self._others
+
+    @property
+    def _others(self) -> int:
+        return prod(self.extents[d] for d in self.order if d != self.rows)
+
+    def index(self, block: Index, row: Index, rows: int) -> list[Index]:
+        """The output index of a row of a block, of the last dimension in vectors."""
+        part = [ceil(self.extent / rows) if d == self.rows else self.extents[d] for d in self.order]
+        found = dict(zip(self.order, block.delinearize(part), strict=True))
+        found[self.rows] = found[self.rows] * rows + row
+        return [found.get(d, row * 0) for d in range(len(self.extents))]
+
+    def default_rows(self, cores: int) -> int:
+        """Rows of a block: of those of which each core has as many parts of an image, a sixteenth more or less, the
+        most up to 16, or the fewest; all rows, where such parts are too short."""
+        sizes = (ceil(self.extent / parts) for parts in range(cores, self.extent // _LEAST_ROWS + 1, cores))
+        even = [rows for rows in sizes if self._is_even(rows, cores)]
+        return next((rows for rows in even if rows <= _MOST_ROWS), min(even, default=self.extent))
+
+    def _is_even(self, rows: int, cores: int) -> bool:
+        parts = ceil(self.extent / rows)
+        return parts % cores == 0 and 16 * (rows * parts - self.extent) <= self.extent
+
+
+def windows_split(windows: Windows, lanes: int) -> WindowsSplit:
+    """The blocks of some windows, whose elements along the last dimension are vectors."""
+    compute, reduce = windows.compute, windows.reduce
+    extents = [1 if d == windows.dim else extent for d, extent in enumerate(compute.shape)]
+    extents[-1] //= lanes
+    others = [d for d in range(len(extents)) if d != windows.dim]
+    sliding = _sliding(compute, reduce, others)
+    rows = sliding[-1] if sliding else max(others, key=lambda d: (extents[d] > 1, d))
+    first = [d for d in others[:1] if d not in sliding]
+    rest = [d for d in others if d not in (*first, *sliding)]
+    return WindowsSplit(rows, (*first, *sliding, *rest), tuple(extents))
+
+
+def _sliding(compute: ComputeOp, reduce: ReduceOp, dims: Sequence[int]) -> list[int]:
+    return [d for d in dims if compute.shape[d] > 1 and slides_along(compute, reduce, d)]
+
 
 _SECTOR = 8
 

@@ -2,13 +2,189 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, VectorType
+from xdsl.ir import Operation, SSAValue
 
+from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.scalar import FUNCTION_OF
+from treadle.errors import TreadleError
+from treadle.target import KIB, Target
+
+# What one operation on floats costs, in simple operations.
+
+_DIVISION = 10.0
+
+
+def op_cost(op: Operation) -> float:
+    """The cost of an operation on floats or on vectors of them; 0 for others.
+
+    A multiplication that is fused with the addition that uses it is free, a division or a function such as exp costs
+    as much as the simple operations that take its time.
+    """
+    if not op.results or not _gives_floats(op.results[0]) or not op.name.startswith(("arith.", "math.")):
+        return 0.0
+    if isinstance(op, arith.ConstantOp) or _is_fused(op):
+        return 0.0
+    function = FUNCTION_OF.get(type(op))
+    return _DIVISION if isinstance(op, arith.DivfOp) else 1.0 if function is None else float(function.cost)
+
+
+def _gives_floats(value: SSAValue) -> bool:
+    type = value.type
+    return is_float(type.get_element_type() if isinstance(type, VectorType) else type)
+
+
+def _is_fused(op: Operation) -> bool:
+    """Whether it is a multiplication that is fused with the addition that uses it."""
+    if not isinstance(op, arith.MulfOp):
+        return False
+    uses = list(op.result.uses)
+    return len(uses) == 1 and isinstance(uses[0].operation, arith.AddfOp | arith.SubfOp)
+
+
+# How many blocks of a kernel fit on a multiprocessor at a time.
+
+# Granularities of allocation since compute capability 8.0: CUDA occupancy calculator, sheet "GPU Data". A
+# multiprocessor has four parts with registers of their own, among which the warps of a block are distributed.
+_REGISTERS_PER_ALLOCATION = 256
+_PARTS = 4
+_SHARED_PER_ALLOCATION = 128
+_SHARED_RESERVED_PER_BLOCK = 1 * KIB
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many blocks and warps of a kernel are resident on a multiprocessor at a time."""
+
+    blocks: int
+    warps: int
+    fraction: float
+    """Resident warps over the most that a multiprocessor holds."""
+    limiter: str
+    """The resource that limits it: `registers`, `shared memory`, `warps` or `blocks`."""
+
+
+def occupancy_of(target: Target, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+    """The theoretical occupancy by blocks of `threads`: `registers` of 32 bits a thread, `shared_bytes` a block.
+
+    Source: the CUDA occupancy calculator. Raises `TreadleError` if not even one block fits, naming the limit and by how
+    much it is exceeded.
+    """
+    if not target.is_cuda:
+        raise TreadleError(f"target '{target.name}' has no multiprocessors", where="occupancy", accepted="a GPU")
+    _check("threads in a block", threads, target.max_threads_per_block)
+    _check("registers in a thread", registers, target.registers_per_thread)
+    _check("bytes of shared memory in a block", shared_bytes, target.shared_per_block)
+
+    warps = _ceil_div(threads, target.warp_size)
+    registers_per_warp = _round_up(registers * target.warp_size, _REGISTERS_PER_ALLOCATION)
+    shared_per_block = _round_up(shared_bytes + _SHARED_RESERVED_PER_BLOCK, _SHARED_PER_ALLOCATION)
+    warps_per_part = target.registers_per_multiprocessor // _PARTS // max(1, registers_per_warp)
+    limits: Mapping[str, int] = {
+        "warps": target.max_warps_per_multiprocessor // warps,
+        "blocks": target.max_blocks_per_multiprocessor,
+        "registers": _PARTS * warps_per_part // warps,
+        "shared memory": target.shared_per_multiprocessor // shared_per_block,
+    }
+    limiter = min(limits, key=lambda name: limits[name])
+    blocks = limits[limiter]
+    dealt = _round_up(warps, _PARTS)
+    _check("registers in a block", dealt * registers_per_warp, target.registers_per_multiprocessor)
+    return Occupancy(blocks, blocks * warps, blocks * warps / target.max_warps_per_multiprocessor, limiter)
+
+
+def _check(what: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise TreadleError(
+            f"{value} {what}, {value - limit} over the limit", where="occupancy", accepted=f"up to {limit}"
+        )
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return _ceil_div(value, multiple) * multiple
+
+
+# What the accesses of a block's warps add up to, and what blocks that share elements access for it.
+
+_SUM_BYTES = 16
+_KEPT = 2048
+"""Counts that are kept, with the addresses of up to 1024 threads each."""
+
+
+@dataclass
+class Traffic:
+    """Adds up the accesses of a block of `threads`; `times` are those of each thread."""
+
+    threads: int
+    sectors: float = 0.0
+    shared_loads: float = 0.0
+    shared_stores: float = 0.0
+    accesses: float = 0.0
+    thread: Addresses = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = np.arange(self.threads, dtype=np.int64)
+
+    @property
+    def warps(self) -> int:
+        """Warps of the block."""
+        return -(-self.threads // WARP)
+
+    def reach(self, addresses: Addresses, width: int, times: float) -> None:
+        """Accesses of global memory."""
+        self.sectors += times * _sectors(addresses.tobytes(), width)
+        self.accesses += times * self.warps
+
+    def load(self, addresses: Addresses, width: int, times: float) -> None:
+        """Loads from shared memory."""
+        self.shared_loads += times * _shared_cycles(addresses.tobytes(), width)
+        self.accesses += times * self.warps
+
+    def store(self, addresses: Addresses, width: int, times: float) -> None:
+        """Stores to shared memory."""
+        self.shared_stores += times * _shared_cycles(addresses.tobytes(), width)
+        self.accesses += times * self.warps
+
+    def add_up(self, accumulators: int) -> None:
+        """Each of the blocks that share elements stores its sums and arrives; the last one loads all of them."""
+        vectors = accumulators * 4 // _SUM_BYTES
+        self.reach(self.thread * _SUM_BYTES, _SUM_BYTES, 2 * vectors)
+        self.sectors += self.warps
+        self.accesses += self.warps
+
+
+@lru_cache(_KEPT)
+def _sectors(addresses: bytes, width: int) -> int:
+    """`sectors` of addresses of all threads: those of one schedule are mostly those of its neighbours."""
+    return sectors(in_warps(np.frombuffer(addresses, np.int64)), width)
+
+
+@lru_cache(_KEPT)
+def _shared_cycles(addresses: bytes, width: int) -> int:
+    """`shared_cycles` in the same way."""
+    return shared_cycles(in_warps(np.frombuffer(addresses, np.int64)), width)
+
+
+def tensor_bytes(value: SSAValue) -> int:
+    """Bytes of a tensor."""
+    type = value.type
+    assert isinstance(type, TensorType)
+    return byte_width(type.get_element_type()) * prod(type.get_shape())
+
 
 Addresses: TypeAlias = "NDArray[Any]"
 """Bytes' addresses, of each warp's lanes: two dimensions."""
@@ -94,9 +270,3 @@ def shared_cycles(addresses: Addresses, width: int) -> int:
     cells = words % BANKS + np.arange(len(waves))[:, None] * BANKS
     counts = np.bincount(cells[new], minlength=len(waves) * BANKS)
     return int(counts.reshape(-1, BANKS).max(axis=1).sum())
-
-
-__all__ = [
-    "BANKS", "BANK_BYTES", "OTHER_REGISTERS", "SECTOR_BYTES", "Addresses", "GpuWork", "in_warps", "sectors",
-    "shared_cycles",
-]  # fmt: skip

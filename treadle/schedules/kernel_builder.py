@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, i64
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Scalar
+from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
+from treadle.dialects.graph import YieldOp as GraphYieldOp
+from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, widened
+from treadle.dialects.graph.dtypes import accumulator
+from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import (
     AllocOp,
     BarrierOp,
@@ -34,7 +39,185 @@ from treadle.dialects.task import ForOp, YieldOp
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
-from treadle.schedules.index_value import Index, IndexLike, Predicate
+
+# From the type in which a fold is carried back to that of its elements.
+
+
+def narrowed(b: KernelBuilder, value: Scalar, type: Attribute) -> Scalar:
+    """A fold in the type of the definition's reduction."""
+    if value.type == type:
+        return value
+    return b.insert(arith.TruncFOp(value, type))  # pyright: ignore[reportArgumentType]
+
+
+# Indices and predicates of a kernel as values with operators: `row * tile + r` writes `arith` operations.
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """A value of type `index`, and the builder at whose insertion point operators write.
+
+    Operations are written when an operator is evaluated, operands first, from left to right:
+
+    >>> row * 8 + r  # %0 = arith.constant 8 : index; %1 = arith.muli %row, %0; %2 = arith.addi %1, %r
+
+    `//` and `%` take non-negative indices. Adding 0, and multiplying or dividing by 1, writes nothing. `==` compares
+    Python objects, so that indices can be looked up; `equals` writes a comparison.
+    """
+
+    value: SSAValue
+    builder: DefinitionBuilder
+
+    def __add__(self, other: Index | int) -> Index:
+        return self._index(self.builder.add(self.value, _plain(other)))
+
+    def __radd__(self, other: int) -> Index:
+        return self._index(self.builder.add(other, self.value))
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self._index(self.builder.binary("sub", self.value, _plain(other)))
+
+    def __rsub__(self, other: int) -> Index:
+        return self._index(self.builder.binary("sub", other, self.value))
+
+    def __mul__(self, other: Index | int) -> Index:
+        return self._index(self.builder.mul(self.value, _plain(other)))
+
+    def __floordiv__(self, other: int) -> Index:
+        return self._index(self.builder.div(self.value, other))
+
+    def __mod__(self, other: int) -> Index:
+        return self._index(self.builder.mod(self.value, other))
+
+    def __lt__(self, other: Index | int) -> Predicate:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Index | int) -> Predicate:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Index | int) -> Predicate:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Index | int) -> Predicate:
+        return self._compare("ge", other)
+
+    def equals(self, other: Index | int) -> Predicate:
+        """Whether both are the same number."""
+        return self._compare("eq", other)
+
+    def min(self, other: Index | int) -> Index:
+        """The smaller of both, as signed numbers."""
+        return self._index(self.builder.binary("min", self.value, _plain(other)))
+
+    def max(self, other: Index | int) -> Index:
+        """The larger of both, as signed numbers."""
+        return self._index(self.builder.binary("max", self.value, _plain(other)))
+
+    def delinearize(self, shape: Sequence[int]) -> list[Index]:
+        """The row-major indices of this position, which lies inside the shape."""
+        return [self._index(i) for i in self.builder.delinearize(self.value, shape)]
+
+    def _index(self, value: SSAValue) -> Index:
+        return Index(value, self.builder)
+
+    def _compare(self, kind: str, other: Index | int) -> Predicate:
+        return Predicate(self.builder.binary(kind, self.value, _plain(other)), self.builder)
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """A value of type `i1` that a kernel computes: `(row < m) & (column < n)`."""
+
+    value: SSAValue
+    builder: DefinitionBuilder
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return Predicate(self.builder.binary("and", self.value, other.value), self.builder)
+
+    def __or__(self, other: Predicate) -> Predicate:
+        return Predicate(self.builder.binary("or", self.value, other.value), self.builder)
+
+    def select(self, then: Index, otherwise: Index) -> Index:
+        """One of two indices."""
+        return Index(self.builder.select(self.value, then.value, otherwise.value), self.builder)
+
+    def __bool__(self) -> bool:
+        """Not known before the kernel runs: `a < b < c` and `p and q` would need it."""
+        raise TypeError("a kernel's predicate has no value in Python: combine predicates with & and |")
+
+
+IndexLike = Index | SSAValue | int
+"""What memory operations and loops take as an index."""
+
+
+def all_of(conditions: Sequence[Predicate | None]) -> Predicate | None:
+    """The conjunction of those that are given; None, which holds everywhere, where none is."""
+    result: Predicate | None = None
+    for condition in conditions:
+        if condition is not None:
+            result = condition if result is None else result & condition
+    return result
+
+
+def ssa_values(indices: Sequence[Index]) -> list[Scalar]:
+    """The values of indices, as operands of operations."""
+    return [i.value for i in indices]
+
+
+def _plain(other: Index | int) -> SSAValue | int:
+    return other.value if isinstance(other, Index) else other
+
+
+# From a definition to scalar code: one element of a `graph.compute` inside a kernel.
+
+
+def emit_element(
+    b: KernelBuilder, compute: ComputeOp, index: Sequence[Index], buffers: Mapping[SSAValue, SSAValue]
+) -> Scalar:
+    """Writes the value of the element at `index`; `buffers` holds the tensors that the definition reads."""
+    values: dict[SSAValue, SSAValue] = dict(buffers)
+    values.update(zip(compute.body.block.args, ssa_values(index), strict=True))
+    return emit_block(b, compute.body.block, values)
+
+
+def emit_block(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue]) -> Scalar:
+    """Writes the operations of a definition's block under `values`, and gives what it yields."""
+    for op in block.ops:
+        if isinstance(op, GraphYieldOp):
+            return values[op.value]
+        values[op.results[0]] = emit_operation(b, op, values)
+    raise ValueError("a definition's block ends with graph.yield")
+
+
+def emit_operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]) -> Scalar:
+    """Writes one operation of a definition."""
+    if isinstance(op, AtOp):
+        indices = [values[i] for i in op.indices]
+        where = None if op.predicate is None else values[op.predicate]
+        otherwise = None if op.otherwise is None else values[op.otherwise]
+        return b.load(values[op.source], indices, where, otherwise)
+    if isinstance(op, ReduceOp):
+        return _emit_reduce(b, op, values)
+    return b.insert(op.clone(dict(values)))
+
+
+def _emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]) -> Scalar:
+    args, shape = op.body.block.args, op.shape
+    type = accumulator(op.result.type)
+    start = b.constant(identity(op.kind.data, type), type)
+
+    def level(depth: int, carried: SSAValue) -> Scalar:
+        if depth == len(shape):
+            return b.binary(op.kind.data, carried, widened(b, emit_block(b, op.body.block, values)))
+
+        def body(i: Index, inner: SSAValue) -> Scalar:
+            values[args[depth]] = i.value
+            return level(depth + 1, inner)
+
+        return b.fold(args[depth].name_hint or f"k{depth}", shape[depth], carried, body)
+
+    return narrowed(b, level(0, start), op.result.type)
+
 
 index = IndexType()
 
@@ -188,7 +371,7 @@ class KernelBuilder(DefinitionBuilder):
         where: Predicate | SSAValue | None = None,
         otherwise: SSAValue | None = None,
     ) -> Scalar:
-        return self.insert(LoadOp(buffer, self._all_ssa(indices), _plain(where), otherwise))
+        return self.insert(LoadOp(buffer, self._all_ssa(indices), _plain_predicate(where), otherwise))
 
     def load_vector(self, buffer: SSAValue, type: VectorType) -> SSAValue:
         """All of a register buffer, or its beginning, as a vector."""
@@ -226,7 +409,7 @@ class KernelBuilder(DefinitionBuilder):
         indices: Sequence[IndexLike],
         where: Predicate | SSAValue | None = None,
     ) -> None:
-        self._builder.insert(StoreOp(value, buffer, self._all_ssa(indices), _plain(where)))
+        self._builder.insert(StoreOp(value, buffer, self._all_ssa(indices), _plain_predicate(where)))
 
     def copy(
         self, buffer: SSAValue, indices: Sequence[IndexLike], extent: int, value: Callable[[Index], Scalar]
@@ -258,5 +441,5 @@ class KernelBuilder(DefinitionBuilder):
         return self.insert(arith.ConstantOp(zeros(type)))
 
 
-def _plain(condition: Predicate | SSAValue | None) -> SSAValue | None:
+def _plain_predicate(condition: Predicate | SSAValue | None) -> SSAValue | None:
     return condition.value if isinstance(condition, Predicate) else condition

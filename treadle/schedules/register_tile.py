@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from treadle.schedules.limits import check_divides, check_limit
+from treadle.schedules.template import check_divides, check_limit
 from treadle.target import Target
 
 MOST_ROWS = 14

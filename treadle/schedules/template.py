@@ -3,22 +3,207 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise, product
 from math import prod
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
-from treadle.dialects.schedule import Choice
+from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
 from treadle.extensions import note_source
 from treadle.schedules.gpu_work import GpuWork
-from treadle.schedules.space import Choices, Knob, Space
 from treadle.target import Target
+
+# Limits of hardware that a schedule exceeds, as errors that searches can count by limit.
+
+
+class LimitError(TreadleError):
+    """A schedule needs more of something than there is.
+
+    what: the limit, in plural: `threads`, `bytes of shared memory`; a template has one of each name
+    used, allowed: how many the schedule takes or needs, and how many there are
+    message, accepted: in the words of whoever rejects it; unless given, they say these numbers
+    """
+
+    what: str
+    used: int
+    allowed: int
+
+    def __init__(
+        self,
+        what: str,
+        used: int,
+        allowed: int,
+        where: object = None,
+        message: str | None = None,
+        accepted: str | None = None,
+    ):
+        self.what, self.used, self.allowed = what, used, allowed
+        said = f"it takes {used} {what}, {used - allowed} too many" if message is None else message
+        super().__init__(said, where, f"at most {allowed}" if accepted is None else accepted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Unlike other exceptions, it is not made of its message alone."""
+        return LimitError, (self.what, self.used, self.allowed, self.where, self.message, self.accepted)
+
+
+def check_limit(
+    what: str,
+    used: int,
+    allowed: int,
+    where: object = None,
+    message: str | None = None,
+    accepted: str | None = None,
+) -> None:
+    """LimitError where more is used than is allowed."""
+    if used > allowed:
+        raise LimitError(what, used, allowed, where, message, accepted)
+
+
+def check_limits(who: str, limits: Iterable[tuple[str, int, int]], target: Target) -> None:
+    """LimitError for the first of some limits of a target, each with what is used and allowed, that is exceeded.
+
+    who: what takes too much, for the message
+    """
+    for what, used, allowed in limits:
+        message = f"{who} takes {used} {what}, {used - allowed} too many"
+        check_limit(what, used, allowed, None, message, f"at most {allowed} on {target.name}")
+
+
+def check_divides(what: str, part: int, whole: int, message: str, accepted: str) -> None:
+    """LimitError where parts do not divide a whole: the parts that cover it take more than there is."""
+    check_limit(what, whole + -whole % part, whole, None, message, accepted)
+
+
+# Spaces of schedules as values: every combination of a template's choices that the hardware allows.
+
+Choices: TypeAlias = Mapping[str, Choice]
+
+_LONGEST_LIST = 8
+"""Values that a message lists one by one, even if they are a run of numbers."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One decision that a template leaves open.
+
+    name: its name in `#schedule.use`; values: what may be chosen; meaning: one line for users
+    """
+
+    name: str
+    values: tuple[Choice, ...]
+    meaning: str
+
+    def allows(self, value: Choice) -> bool:
+        """Whether the value is in the space; `true` is not 1 here, although Python says so."""
+        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The product of some knobs, without the combinations that `limits` rejects by raising TreadleError.
+
+    A knob may depend on the others: the space then holds one value of it for each combination of the rest.
+    It is enumerated lazily, in the order of the knobs and of their values: the last knob changes fastest. Its size
+    depends on what the hardware offers, not on the divisors of an extent. Source: Hidet (ASPLOS 2023), section 4.3.
+    """
+
+    template: str
+    """Whose space it is, for messages."""
+    knobs: tuple[Knob, ...]
+    limits: Callable[[Choices], None]
+    dependent: Mapping[str, Callable[[Choices], Choice]] = field(default_factory=dict[str, Callable[[Choices], Choice]])
+    """Knobs whose value follows from the choices for the others."""
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations there are before any is rejected."""
+        return prod(len(knob.values) for knob in self.knobs if knob.name not in self.dependent)
+
+    def __iter__(self) -> Iterator[dict[str, Choice]]:
+        return (choices for choices in self._product() if self._beyond(choices) is None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, choices: object) -> bool:
+        return isinstance(choices, Mapping) and self.exclusion(cast(Choices, choices)) is None
+
+    def exclusion(self, choices: Choices) -> TreadleError | None:
+        """Why a combination is not in the space: a knob that is missing, unknown or out of its values, or the limit
+        and the margin by which it is exceeded. None for one that is."""
+        knobs = {knob.name: knob for knob in self.knobs}
+        for name, value in choices.items():
+            if name not in knobs:
+                return TreadleError(f"template {self.template!r} has no knob {name!r}", accepted=sorted(knobs))
+            if not knobs[name].allows(value):
+                return self._not_allowed(knobs[name], value)
+        missing = [name for name in knobs if name not in choices]
+        if missing:
+            return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
+        for name, follows in self.dependent.items():
+            if choices[name] != (value := follows(choices)):
+                message = f"knob {name!r} of template {self.template!r} is {choice_text(choices[name])}, "
+                return TreadleError(f"{message}which the others decide", accepted=choice_text(value))
+        return self._beyond(choices)
+
+    def _beyond(self, choices: Choices) -> TreadleError | None:
+        """The limit that a combination of the knobs' values exceeds."""
+        try:
+            self.limits(choices)
+        except TreadleError as error:
+            return error
+        return None
+
+    def excluded(self) -> Iterator[tuple[dict[str, Choice], TreadleError]]:
+        """The combinations that are rejected, each with the reason."""
+        for choices in self._product():
+            error = self.exclusion(choices)
+            if error is not None:
+                yield choices, error
+
+    def pinned(self, **choices: Choice) -> Space:
+        """The part of the space in which some knobs have one value. Raises TreadleError for a value outside it."""
+        for knob in self.knobs:
+            if knob.name in choices and not knob.allows(choices[knob.name]):
+                raise self._not_allowed(knob, choices[knob.name])
+        knobs = (replace(k, values=(choices[k.name],)) if k.name in choices else k for k in self.knobs)
+        return replace(self, knobs=tuple(knobs))
+
+    def following(self, dependent: Mapping[str, Callable[[Choices], Choice]]) -> Space:
+        """The part of the space in which some knobs have the value that a function of the other choices gives."""
+        return replace(self, dependent={**self.dependent, **dependent})
+
+    def _not_allowed(self, knob: Knob, value: Choice) -> TreadleError:
+        message = f"knob {knob.name!r} of template {self.template!r} is {choice_text(value)}"
+        return TreadleError(message, accepted=values_text(knob.values))
+
+    def _product(self) -> Iterator[dict[str, Choice]]:
+        free = [knob for knob in self.knobs if knob.name not in self.dependent]
+        for values in product(*(knob.values for knob in free)):
+            choices = dict(zip((knob.name for knob in free), values, strict=True))
+            yield choices | {name: follows(choices) for name, follows in self.dependent.items()}
+
+
+def values_text(values: Sequence[Choice], text: Callable[[Choice], str] = choice_text) -> str:
+    """Values as a list, each as `text` spells it (default: as IR does); of a long run of numbers its ends."""
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    if len(values) <= _LONGEST_LIST or len(numbers) < len(values):
+        return ", ".join(map(text, values))
+    ends = f"{numbers[0]} to {numbers[-1]}"
+    if all(after == before + 1 for before, after in pairwise(numbers)):
+        return ends
+    if numbers[0].bit_count() == 1 and all(after == 2 * before for before, after in pairwise(numbers)):
+        return f"powers of 2 from {ends}"
+    return ", ".join(map(text, values))
+
 
 Anchor: TypeAlias = ComputeOp | WholeOp
 
@@ -161,6 +346,3 @@ def number(choices: Choices, name: str) -> int:
 def least_power(value: int, extent: int) -> int:
     """`value`, or the smallest power of two that covers an extent, where it is larger than that."""
     return min(value, 1 << max(extent - 1, 0).bit_length())
-
-
-__all__ = ["Anchor", "Choices", "Knob", "Space", "Template", "has_elements", "least_power", "number", "shared_by_batch"]

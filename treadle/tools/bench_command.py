@@ -16,11 +16,19 @@ from rich.table import Table
 
 from treadle.api import compile
 from treadle.backends.memory import Memory
-from treadle.bench.disturbance import busy_text
-from treadle.bench.interleave import Times
-from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model
-from treadle.bench.peers import PEERS, installed_peers, peer_call
-from treadle.bench.ranges import bench_range, points_of, tensors_at
+from treadle.bench.interleave import Times, busy_text
+from treadle.bench.model import (
+    OWN,
+    PEERS,
+    Benchmark,
+    KernelTime,
+    bench_model,
+    bench_range,
+    installed_peers,
+    peer_call,
+    points_of,
+    tensors_at,
+)
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
@@ -28,10 +36,8 @@ from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
-from treadle.tools.arguments import shapes_of_call
-from treadle.tools.model_inputs import Given, check_of_model, complete, read_inputs
-from treadle.tools.output import STDOUT, output_stream
-from treadle.tools.progress_bar import progress_bar
+from treadle.tools.arguments import Given, check_of_model, complete, read_inputs, shapes_of_call
+from treadle.tools.output import STDOUT, output_stream, progress_bar
 from treadle.version import __version__
 
 if TYPE_CHECKING:

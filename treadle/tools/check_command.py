@@ -16,8 +16,7 @@ from rich.text import Text
 from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
-from treadle.tools.arguments import parse_shapes
-from treadle.tools.model_inputs import read_constants
+from treadle.tools.arguments import parse_shapes, read_constants
 
 if TYPE_CHECKING:
     from treadle import api, compile_request

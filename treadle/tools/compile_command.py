@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from treadle.api import compile, resolve_target
 from treadle.artifact import is_artifact
@@ -13,17 +15,26 @@ from treadle.backends.c.static_library import check_library, library_files, writ
 from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
 from treadle.lazy import lazy_module
-from treadle.model import CompiledModel
+from treadle.model import CompiledModel, load
 from treadle.passes.lower.identifiers import identifier
 from treadle.progress import Progress
 from treadle.publishing import check_replaceable, publish
-from treadle.schedules.search.database_files import open_database
+from treadle.schedules.search.trials import open_database
 from treadle.shapes import Shapes
 from treadle.target import Target
-from treadle.tools.arguments import parse_shapes
-from treadle.tools.model_inputs import read_constants
-from treadle.tools.output import STDOUT
-from treadle.tools.progress_bar import progress_bar
+from treadle.tools.arguments import parse_shapes, read_constants
+from treadle.tools.output import STDOUT, progress_bar
+
+# What a compiled model in a folder computes: by itself, so that a child process imports nothing that compiles.
+
+Array = NDArray[Any]
+
+
+def outputs_of_artifact(folder: str, emulated: bool, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The outputs for `inputs`, in order; `emulated`: of code for a GPU on the emulator."""
+    with load(folder, device="emulator" if emulated else None) as model:
+        return model(*inputs)
+
 
 if TYPE_CHECKING:
     from treadle import compile_request, compiler

@@ -31,7 +31,7 @@ from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import KernelOp
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.frontends.onnx.constant_inputs import constant_inputs
+from treadle.frontends.onnx.inputs import constant_inputs
 from treadle.frontends.onnx.loader import load_model
 from treadle.lazy import lazy_module
 

@@ -3,16 +3,122 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import sys
-from collections.abc import Generator
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
-from treadle.errors import TreadleError
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from treadle.errors import TreadleError, TreadleWarning, printable
+from treadle.progress import Progress, no_progress
+
+# What tools print: the control characters of names that a model brings are escaped, whoever prints them.
+#
+# A stranger's model may have an output called `"y\x1b[2J"`, which would clear the screen. While a tool runs, stdout and
+# stderr therefore print such characters as `\x1b`; of escape sequences only colours come through, to a terminal.
+
+_COLOURS = re.compile(r"(\x1b\[(?:[0-47;]|[349][0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2(?:;\d{1,3}){3})*m)")
+"""Of text that is not invisible."""
+
+
+class _Escaping:
+    """A stream that escapes what is written to another one."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        if not self.stream.isatty():
+            self.stream.write(printable(text))
+            return len(text)
+        parts = _COLOURS.split(text)  # every second one is a colour
+        self.stream.write("".join(part if n % 2 else printable(part) for n, part in enumerate(parts)))
+        return len(text)
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """The stream to which an escaping one writes: for those who move the cursor, and print nothing foreign."""
+    return stream.stream if isinstance(stream, _Escaping) else stream
+
+
+_lock = threading.Lock()
+_users = 0
+_before: tuple[TextIO, TextIO, Callable[..., None]] = sys.stdout, sys.stderr, warnings.showwarning
+
+
+@contextmanager
+def escaped_output() -> Generator[None]:
+    """Escapes what is printed, and prints Treadle's warnings as a line, until the last tool of the process ends."""
+    global _users, _before
+    with _lock:
+        if _users == 0:
+            _before = sys.stdout, sys.stderr, warnings.showwarning
+            sys.stdout, sys.stderr = map(_escaping, (sys.stdout, sys.stderr))
+            warnings.showwarning = _show_warning
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                sys.stdout, sys.stderr, warnings.showwarning = _before
+
+
+def _escaping(stream: TextIO) -> TextIO:
+    return cast("TextIO", _Escaping(stream)) if stream else stream
+
+
+def _show_warning(message: object, kind: type, *place: object) -> None:
+    """Treadle's own warnings as a line, without the place in its code; others as usual."""
+    if issubclass(kind, TreadleWarning):
+        print(f"treadle: warning: {message}", file=sys.stderr)
+    else:
+        _before[2](message, kind, *place)
+
+
+# A progress bar on stderr for work of more than two seconds; nothing where stderr is no terminal.
+
+PATIENCE = 2.0
+"""Seconds without a bar."""
+
+
+@contextmanager
+def progress_bar(console: Console | None = None) -> Generator[Progress]:
+    """Yields what shows the progress that it is called with."""
+    screen = Console(file=unescaped(sys.stderr)) if console is None else console
+    if not screen.is_terminal:
+        yield no_progress
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    bar = Bar(*columns, console=screen, transient=True)
+    task = bar.add_task("", total=1.0)
+    started = time.monotonic()
+
+    def show(step: str, fraction: float) -> None:
+        bar.update(task, description=step, completed=fraction)
+        if not bar.live.is_started and time.monotonic() - started > PATIENCE:
+            bar.start()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
 
 STDOUT = "-"
 """The name that stands for stdout."""

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from treadle.compiler import STAGES, Stage, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
-from treadle.passes.legality import LEGAL
+from treadle.passes.instruments import LEGAL
 from treadle.target import KINDS, TargetKind
 
 BOTH = frozenset(KINDS)

@@ -27,8 +27,7 @@ from treadle.backends.cuda.printer import print_kernels as print_cuda_kernels
 from treadle.compile_request import CompileRequest, lowered_module
 from treadle.compiler import STAGE_NAMES, STAGES
 from treadle.errors import TreadleError
-from treadle.passes.instruments import ir_text
-from treadle.passes.legality import LEGAL
+from treadle.passes.instruments import LEGAL, ir_text
 from treadle.target import Target
 from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
 from treadle.tools.pipeline_picture import draw_pipeline

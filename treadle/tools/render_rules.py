@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from treadle.dialects.graph import MatmulOp, ReductionOp, UnaryOp
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule
-from treadle.schedules.rules.fusing import fused
-from treadle.schedules.rules.marking import unrolled, vectorised
-from treadle.schedules.rules.reduction import cross_thread, vector_lanes
-from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates, tensor_cores
-from treadle.schedules.rules.tiling import tiled
+from treadle.schedules.rules.tiling import cross_thread, fused, staged, tiled, unrolled, vector_lanes, vectorised
 from treadle.target import Target
 from treadle.tools.render_architecture import ROOT, Excerpts, rewrite
 from treadle.tools.reporting import run_reporting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from treadle.schedules.space import Knob, values_text
+from treadle.schedules.template import Knob, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.tools.render_architecture import Excerpts, rewrite

@@ -40,11 +40,10 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.loop.accesses import SECTOR_BYTES
-from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
-from treadle.passes.loop.memory_transactions import MemoryTransactions, memory_transactions
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.loop.fetched_sectors import Fetched, MemoryTransactions, fetched_sectors, memory_transactions
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.space import Space as ScheduleSpace
+from treadle.schedules.template import Space as ScheduleSpace
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 

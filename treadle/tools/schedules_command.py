@@ -10,19 +10,17 @@ from rich.console import Console
 
 from treadle.api import resolve_target
 from treadle.compile_options import CompileOptions, parse_precision
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.ledger import Ledger, rejection
-from treadle.schedules.space import values_text
-from treadle.schedules.template import Anchor, Template
+from treadle.schedules.template import Anchor, Template, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import normalized
 from treadle.target import Target
-from treadle.tools.arguments import parse_shapes
-from treadle.tools.model_inputs import read_constants
-from treadle.tools.rejection_lines import rejection_lines
+from treadle.tools.arguments import parse_shapes, read_constants
+from treadle.tools.reporting import rejection_lines
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 

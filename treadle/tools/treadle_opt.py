@@ -27,8 +27,7 @@ from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.target import Target
-from treadle.tools.arguments import parse_shapes
-from treadle.tools.model_inputs import read_constants
+from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting

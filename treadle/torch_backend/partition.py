@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,13 +13,147 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+from torch.nn import functional as F
+from xdsl.dialects.builtin import ModuleOp
 
+from treadle.api import compile as compile_model
 from treadle.errors import TreadleError
-from treadle.frontends.torch.arrays import DTYPES
-from treadle.frontends.torch.importer import Constants, UnsupportedNodes
-from treadle.frontends.torch.registry import find_converter
-from treadle.torch_backend.part import CompiledPart, ImportedPart
-from treadle.torch_backend.views import is_item, is_view
+from treadle.frontends.torch.call import DTYPES, array_of, find_converter, tensor_of
+from treadle.frontends.torch.importer import Constants, UnsupportedNodes, import_graph
+
+# Nodes whose results are views of their operands.
+
+
+def is_item(node: fx.Node) -> bool:
+    """Whether a node is one of several results of another."""
+    return node.op == "call_function" and node.target is operator.getitem
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether PyTorch makes a node's result a view of the memory of its operand."""
+    if is_item(node):
+        return is_view(node.all_input_nodes[0])
+    if node.target is torch.ops.aten._unsafe_view.default:
+        return True
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and any(each.alias_info is not None for each in schema.returns)
+
+
+# Attention as one operator: AOTAutograd would decompose it before a converter sees it.
+
+_SCHEMA = """(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0,
+    bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""
+
+
+def _in_pytorch(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return F.scaled_dot_product_attention(*args, **kwargs)
+
+
+_ATTENTION: Any = torch.library.custom_op(
+    "treadle::scaled_dot_product_attention", _in_pytorch, mutates_args=(), schema=_SCHEMA
+)
+"""Has no derivative."""
+_ATTENTION.register_fake(_in_pytorch)
+
+
+def with_whole_attention(graph: fx.GraphModule) -> fx.GraphModule:
+    """Replaces `scaled_dot_product_attention` of a graph of PyTorch's compiler by an operator that stays whole."""
+    whole = torch.ops.treadle.scaled_dot_product_attention.default
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target is F.scaled_dot_product_attention:
+            node.target = whole
+    graph.recompile()
+    return graph
+
+
+# How a result lies in memory, which PyTorch's compiler knows before it is computed.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Shape and strides of a result.
+
+    order: the dimensions from the outermost to the innermost where the elements lie without gaps, else None: such a
+        result is computed in row-major order and copied
+    """
+
+    shape: Sequence[int]
+    strides: Sequence[int]
+    order: Sequence[int] | None
+
+    @staticmethod
+    def of(value: torch.Tensor) -> Layout:
+        """The layout of a result of static shape."""
+        shape, strides = tuple(value.shape), value.stride()
+        order = sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d))
+        dense = not value.numel() or torch.ops.aten.is_non_overlapping_and_dense(value)
+        return Layout(shape, strides, order if dense else None)
+
+    def written(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
+        """The node with the elements of a result in the order in which they lie in memory."""
+        if self.order is None or list(self.order) == sorted(self.order):
+            return node
+        with graph.inserting_before(next(each for each in graph.nodes if each.op == "output")):
+            permuted = graph.call_function(torch.ops.aten.permute.default, (node, list(self.order)))
+        permuted.meta.update(node.meta, val=node.meta["val"].permute(self.order))
+        return permuted
+
+    def tensor(self, written: torch.Tensor) -> torch.Tensor:
+        """The result, of the elements that were written in that order."""
+        if self.order is None:
+            return torch.empty_strided(self.shape, self.strides, dtype=written.dtype).copy_(written)
+        if written.shape == self.shape and written.stride() == self.strides:
+            return written
+        return written.as_strided(self.shape, self.strides)
+
+
+# A part of a graph as a compiled model that is called with tensors, and gives tensors with PyTorch's strides.
+
+
+@dataclass(frozen=True)
+class ImportedPart:
+    """A part as graph operators.
+
+    taken:   positions of the inputs that are tensors, and no constants, and the types that the graph says they have
+    results: the layout of each result
+    alone:   whether the part gives its only result instead of a tuple
+    """
+
+    module: ModuleOp
+    taken: Sequence[tuple[int, torch.dtype]]
+    results: Sequence[Layout]
+    alone: bool
+
+    @staticmethod
+    def of(graph: fx.Graph, constants: Constants) -> ImportedPart:
+        """UnsupportedNodes if there are nodes that cannot be converted."""
+        output = next(node for node in graph.nodes if node.op == "output")
+        (returned,) = output.args
+        nodes = [returned] if isinstance(returned, fx.Node) else list(cast("Sequence[fx.Node]", returned))
+        layouts = [Layout.of(node.meta["val"]) for node in nodes]
+        written = [layout.written(graph, node) for layout, node in zip(layouts, nodes, strict=True)]
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        variable = [(n, node) for n, node in enumerate(placeholders) if node.name not in constants]
+        taken = [(n, node.meta["val"].dtype) for n, node in variable]
+        module = import_graph(graph, constants, [node.name for node in written])
+        return ImportedPart(module, taken, layouts, isinstance(returned, fx.Node))
+
+
+class CompiledPart(torch.nn.Module):
+    """A compiled part: what the submodule that it replaces computes."""
+
+    def __init__(self, part: ImportedPart):
+        super().__init__()
+        self._part = part
+        self._model = compile_model(part.module)
+
+    def forward(self, *inputs: Any) -> Any:
+        """The results of the part. What PyTorch computes may have another type than its graph says (statistics)."""
+        taken = [(n, inputs[n].to(dtype)) for n, dtype in self._part.taken]
+        arrays = self._model(*(array_of(x, f"input {n}") for n, x in taken))
+        results = [how.tensor(tensor_of(array)) for how, array in zip(self._part.results, arrays, strict=True)]
+        return results[0] if self._part.alone else tuple(results)
+
 
 _log = logging.getLogger("treadle.torch_backend")
 
@@ -163,4 +299,14 @@ def _imported(graph: fx.GraphModule, constants: Constants) -> tuple[dict[str, Im
     return imported, failed
 
 
-__all__ = ["Constants", "partitioned", "runs_whole"]
+__all__ = [
+    "CompiledPart",
+    "Constants",
+    "ImportedPart",
+    "Layout",
+    "is_item",
+    "is_view",
+    "partitioned",
+    "runs_whole",
+    "with_whole_attention",
+]

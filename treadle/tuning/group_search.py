@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from xdsl.parser import Parser
+
+from treadle.compiler import lower
+from treadle.dialects.loop import FuncOp
+from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.schedules.search.candidate import CostModel, Measured
+from treadle.passes.loop.count_gpu_work import count_gpu_work
+from treadle.passes.schedule.instance import group_of
+from treadle.passes.schedule.schedule_instantiate import operations_of
+from treadle.passes.schedule.schedule_select import add_program
+from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.ledger import Ledger
+from treadle.schedules.search.predict import Forecast, gpu_seconds
+from treadle.schedules.search.programs import taken
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
-from treadle.tuning.building import Left
-from treadle.tuning.candidates import Printed
-from treadle.tuning.predictions import Predictions
+from treadle.target import Target
+from treadle.tuning.candidates import Left, Predictions, Printed
+from treadle.tuning.in_model import Verdict
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Workers, endless
 
@@ -52,4 +64,164 @@ class GroupSearch:
         self._strategy.learn(results)
 
 
-__all__ = ["GroupSearch"]
+# How much faster a group could become: the roofline of what its model's groups reach.
+#
+# Source: Williams, Waterman and Patterson, Roofline, 2009. Nothing is measured for it: the peaks are the highest rates
+# among the groups themselves. Operands that a cache holds make the bandwidth's peak too high, which leaves groups more
+# headroom than they have, never less.
+
+_BANDWIDTH = 2e10
+"""Bytes a second of a processor's memory; assumed, since nothing but an order depends on it."""
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """operations: of a second, by the definitions; nbytes: of operands and results that a second moves"""
+
+    operations: float
+    nbytes: float
+
+    @classmethod
+    def of(cls, timed: Sequence[tuple[GroupTask, float]]) -> Headroom:
+        """The highest rates of some tasks with their seconds."""
+        return cls(
+            max((operations_of(task.program.fused) / seconds for task, seconds in timed), default=0.0),
+            max((_nbytes(task) / seconds for task, seconds in timed), default=0.0),
+        )
+
+    def __call__(self, task: GroupTask, seconds: float) -> float:
+        """The fraction of its time that a task would gain at the higher of its two bounds, from 0 to 1."""
+        bounds = (
+            (operations_of(task.program.fused), self.operations),
+            (_nbytes(task), self.nbytes),
+        )
+        least = max((amount / rate for amount, rate in bounds if rate), default=0.0)
+        return max(0.0, 1 - least / seconds)
+
+
+def least_seconds(task: GroupTask, target: Target) -> float:
+    """About what a kernel of a task takes at least, by which tasks are ordered before anything is timed."""
+    return max(operations_of(task.program.fused) / target.peak_f32, _nbytes(task) / _BANDWIDTH)
+
+
+def _nbytes(task: GroupTask) -> int:
+    return sum(spec.num_bytes for spec in (*task.inputs, *task.outputs))
+
+
+# Ranks a group's schedules for a GPU by predicted time, without a device.
+
+
+def ranked_for_gpu(task: GroupTask) -> list[tuple[Candidate, float]]:
+    """Every candidate of the group's programs with its predicted seconds, fastest first; equal ones in their order.
+
+    A candidate whose value does not say what its kernel does is lowered, which takes tenths of a second instead of less
+    than a millisecond.
+    """
+    forecast, found = Forecast(task.search), list[tuple[Candidate, float]]()
+    for candidate in task.search.distinct():
+        (seconds,) = forecast([candidate])
+        found.append((candidate, counted_seconds(task, candidate) if seconds is None else seconds))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def counted_seconds(task: GroupTask, candidate: Candidate) -> float:
+    """The predicted seconds by the work that is counted on the kernel, for a GPU. TreadleError if it cannot be
+    lowered."""
+    context, target = treadle_context(), task.search.target
+    module = Parser(context, task.text).parse_module()
+    group_of(module).schedule = add_program(module, taken(task.search.by_name[candidate.program], candidate.decisions))
+    lower(context, module, target, after="schedule", to="loops")
+    kernels = [op for op in module.walk() if isinstance(op, FuncOp)]
+    return sum(gpu_seconds(count_gpu_work(kernel), target) for kernel in kernels)
+
+
+# The state of a search: a model's groups, what is known of each, and the search's options.
+
+_FIRST_GAIN = 0.2
+"""The fraction of its time that a group is expected to gain in its first round, where its headroom is no less; it
+halves with each round."""
+LEAST_GAIN = 0.02
+"""The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
+less."""
+
+
+@dataclass
+class Group:
+    """The state of one task's search. Times are seconds of one kernel.
+
+    hardware: what it is measured on
+    search: what proposes its candidates
+    built: how many were compiled; trials: how many were recorded, in this search or before; failures: without a time
+    """
+
+    task: GroupTask
+    hardware: str
+    search: GroupSearch
+    default_seconds: float | None = None
+    best: Candidate | None = None
+    best_seconds: float | None = None
+    is_exhausted: bool = False
+    rounds: int = 0
+    built: int = 0
+    trials: int = 0
+    failures: int = 0
+    gains: list[float] = field(default_factory=list[float])
+    headroom: float = 1.0
+    """The fraction of its default's time that it can gain at most."""
+    confirmed: bool | None = None
+    """Whether the best schedule was faster than the default in the last timing; None before that timing."""
+    in_model: Verdict | None = None
+    alone: str | None = None
+    """Why the best schedule was compared with the default alone, and not in the whole model."""
+    dropped: str | None = None
+    """Why an entry's schedule could not be timed anew."""
+
+    @property
+    def default(self) -> Candidate:
+        """The schedule without a search."""
+        return self.task.default
+
+    @property
+    def ranked(self) -> int:
+        """Candidates that searches have looked at, and that are legal and could be lowered where they had to be."""
+        return self.search.explored.ledger.legal - self.search.predictions.failed
+
+    @property
+    def rejected(self) -> int:
+        """Candidates that searches have looked at, and that are not legal or could not be lowered."""
+        return self.search.explored.ledger.rejected + self.search.predictions.failed
+
+    @property
+    def weight(self) -> float:
+        """Seconds of all equal groups together, with the best schedule so far."""
+        return self.task.count * (self.best_seconds or self.default_seconds or 0.0)
+
+    @property
+    def expected_gain(self) -> float:
+        """Seconds that the next round is expected to gain."""
+        if self.default_seconds is None or self.is_exhausted:
+            return 0.0
+        recent = max(self.gains[-2:], default=0.0)
+        first = max(LEAST_GAIN, min(_FIRST_GAIN, self.headroom))
+        return self.weight * max(recent, first * 0.5**self.rounds)
+
+
+@dataclass(frozen=True)
+class Options:
+    """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call;
+    strategy: a name of `STRATEGIES`; reserved: seconds of these that are left when the search ends
+    started: when they began, by `time.monotonic`; None is when the search begins"""
+
+    seconds: float
+    threads: int
+    trials: int | None = None
+    seed: int = 0
+    strategy: str = next(iter(STRATEGIES))
+    reserved: float = 0.0
+    started: float | None = None
+
+
+def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:
+    """The sum of all kernels' times, with the default and with the best schedules."""
+    default = sum(group.task.count * (group.default_seconds or 0.0) for group in groups)
+    return default, sum(group.weight for group in groups)

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from treadle.api import compile as compiled
 from treadle.backends.c.executor import CpuProgram
-from treadle.bench.disturbance import Disturbance, busy_text
-from treadle.bench.interleave import balanced_orders, quartiles
-from treadle.bench.launches import launches_of
+from treadle.bench.interleave import Disturbance, balanced_orders, busy_text, quartiles
+from treadle.bench.peaks import launches_of
 from treadle.constants import Constants
 from treadle.model import CompiledModel, load
 from treadle.schedules.search.database import Database

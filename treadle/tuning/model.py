@@ -16,25 +16,22 @@ from treadle.compile_request import CompileRequest, lowered_module
 from treadle.constants import Constants
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
-from treadle.schedules.joint.points import Weights
+from treadle.schedules.joint import Weights
 from treadle.schedules.rules.programs import Rule, programs
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import MISSING, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.shapes import Shapes, normalized
 from treadle.target import Target
-from treadle.tuning.building import Left
-from treadle.tuning.child_pool import ChildPool
-from treadle.tuning.cluster import cluster
-from treadle.tuning.group import Group, Options
+from treadle.tuning.candidates import Left
+from treadle.tuning.group_search import Group, Options
 from treadle.tuning.in_model import LEAST_SECONDS, ModelTimer, reserved
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
 from treadle.tuning.preview import Preview, preview, preview_for_gpu
 from treadle.tuning.ranged import RangedTuner
-from treadle.tuning.stale import stale_entries
-from treadle.tuning.tasks import GroupTask, default_programs, tasks_of
+from treadle.tuning.tasks import GroupTask, cluster, default_programs, stale_entries, tasks_of
 from treadle.tuning.tuner import Show, Tuner
-from treadle.tuning.workers import Workers, this_machine
+from treadle.tuning.workers import ChildPool, Workers, this_machine
 
 _LEAST_SECONDS = 1.0
 _BUILD_SECONDS = 30.0

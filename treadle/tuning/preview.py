@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 from math import inf
 
 from treadle.errors import TreadleError
-from treadle.schedules.search.analytic import cpu_terms
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.ledger import Survey, survey
+from treadle.schedules.search.predict import Forecast, cpu_terms
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
-from treadle.schedules.search.survey import Survey, survey
 from treadle.target import Target
-from treadle.tuning.building import Left
-from treadle.tuning.group_search import GroupSearch
-from treadle.tuning.predictions import Predictions
-from treadle.tuning.ranking import counted_seconds
+from treadle.tuning.candidates import Left, Predictions
+from treadle.tuning.group_search import GroupSearch, counted_seconds
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.tuner import MEASURED
 from treadle.tuning.workers import OutOfTimeError, Workers, endless

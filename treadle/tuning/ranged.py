@@ -14,12 +14,11 @@ from treadle.decision_tree import kernel_for
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.schedule import MOST_KERNELS
 from treadle.errors import TreadleError
-from treadle.schedules.joint.choice import chosen_dispatch
-from treadle.schedules.joint.points import Point
+from treadle.schedules.joint import Point, chosen_dispatch
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Dispatched
 from treadle.tuning.candidates import Built, Printed
-from treadle.tuning.group import LEAST_GAIN, Group
+from treadle.tuning.group_search import LEAST_GAIN, Group
 from treadle.tuning.measure import Timing
 from treadle.tuning.tasks import GroupTask, schedule_of
 from treadle.tuning.tuner import Tuner

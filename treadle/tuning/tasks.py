@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -14,21 +18,28 @@ from treadle.backends.interface import TensorSpec
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.location import name_nodes
-from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
-from treadle.passes.schedule.group_program import GroupProgram, group_program, ranged_group_program
-from treadle.passes.schedule.ranged_choice import module_points, point_defaults, ranged_schedule, symbols_of
-from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.joint.points import Point, Weights, checked
-from treadle.schedules.rules.defaults import default_rules
+from treadle.passes.schedule.instance import GroupProgram, anchor_of, group_program, ranged_group_program
+from treadle.passes.schedule.schedule_select import (
+    check_entry,
+    default_schedule,
+    module_points,
+    point_defaults,
+    ranged_schedule,
+    symbols_of,
+)
+from treadle.schedules.joint import Point, Weights, checked
 from treadle.schedules.rules.programs import programs
+from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.programs import taken, template_program
+from treadle.schedules.search.database import Database, Dispatched
+from treadle.schedules.search.programs import decisions_of, taken, template_program
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import parse_dim
 from treadle.target import Target
+from treadle.tuning.workers import Machine, Workers, workers_of
 
 POINTS_TIMED = 6
 """Points at which a group of a ranged model is timed: they share the two seconds of a round of eight candidates."""
@@ -168,4 +179,84 @@ def _task(digest: str, program: GroupProgram, count: int, target: Target, progra
     )
 
 
-__all__ = ["POINTS_TIMED", "GroupTask", "ProgramsOf", "default_programs", "schedule_of", "tasks_of"]
+# A Dask cluster as workers that build and measure: `treadle tune --scheduler tcp://...`.
+#
+# Dask runs what a lost worker was doing on another one, up to a few times; then the call fails, which costs a
+# candidate.
+
+_CONNECT_SECONDS = 10
+_WORKERS_SECONDS = 30
+_ACCEPTED = "the address of a running `dask scheduler`, such as tcp://127.0.0.1:8786"
+
+
+@contextmanager
+def cluster(address: str) -> Generator[Workers]:
+    """The workers of a Dask scheduler. TreadleError if Dask is not installed, or if no scheduler or worker answers."""
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError as error:
+        raise TreadleError("Dask is not installed", "--scheduler", "pip install 'treadle[dask]'") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it says of lost workers is no trouble here
+    try:
+        client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise TreadleError(f"no scheduler answers: {_first_line(error)}", address, _ACCEPTED) from error
+    try:
+        _wait_for_workers(client, address)
+        yield workers_of(client.get_executor(pure=False))
+    finally:
+        client.close()
+
+
+def _wait_for_workers(client: Any, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_WORKERS_SECONDS)
+    except TimeoutError as error:
+        raise TreadleError("the scheduler has no workers", address, f"`dask worker {address}` somewhere") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# Entries of a database whose times are those of kernels that other sources wrote, as tasks to be timed anew.
+
+_NAME = "tuned"
+"""Of the program that stands for an entry which is a template with its choices. No template is called so."""
+
+
+@dataclass(frozen=True)
+class StaleEntry:
+    """A group's task with two programs, the default's and the entry's, and the entry as a candidate of that task."""
+
+    task: GroupTask
+    candidate: Candidate
+
+
+def stale_entries(tasks: Sequence[GroupTask], database: Database, machine: Machine) -> list[StaleEntry]:
+    """The entries of some groups that were measured with other sources of kernels than a machine's.
+
+    One that is damaged, or that does not replay, is named in a warning on stderr and left out.
+    """
+    found: list[StaleEntry] = []
+    for task in tasks:
+        try:
+            entry = database.find(task.digest, machine.hardware)
+            if entry is None or entry.record.sources == machine.kernels:
+                continue
+            check_entry(entry, task.program.fused, machine.target, machine.hardware)
+            if not isinstance(entry.schedule, Dispatched):
+                found.append(_stale(task, entry.schedule))
+        except TreadleError as error:
+            print(f"warning: the entry of group {task} is left out: {error}", file=sys.stderr)
+    return found
+
+
+def _stale(task: GroupTask, schedule: UseAttr | ProgramOp) -> StaleEntry:
+    """The entry as it is: its program may be one that no rule writes today, and its knobs others than are searched."""
+    if isinstance(schedule, UseAttr):
+        use = TemplateOp(schedule.template.data, list(schedule.knobs().items()))
+        schedule = ProgramOp(_NAME, task.search.target.kind, [use])
+    programs = task.search.by_name[task.default.program], schedule
+    candidate = Candidate(schedule.sym_name.data, decisions_of(schedule))
+    return StaleEntry(replace(task, search=Task(task.search.anchor, task.search.target, programs)), candidate)

@@ -7,11 +7,14 @@ executor ends the search. Every call says where it is meant for, since an execut
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
-from typing import TypeVar
+from queue import SimpleQueue
+from threading import Lock
+from types import TracebackType
+from typing import Any, TypeVar
 
 from treadle.artifact_cache import kernel_fingerprint, source_fingerprint
 from treadle.backends.c.compiler import find_toolchain
@@ -19,10 +22,82 @@ from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.target import Target
-from treadle.tuning.child import CallEndedError
+from treadle.tuning.child import CallEndedError, Child
+
+# An executor of child processes: a call that crashes, or takes too long, ends nothing but itself.
+
+T = TypeVar("T")
+
+
+class ChildPool(Executor):
+    """Makes calls in `workers` processes; each may take `seconds`.
+
+    A call that ends its process, or does not end, fails with CallEndedError. `ProcessPoolExecutor` would fail all calls
+    that wait, and would not run any more.
+    """
+
+    def __init__(self, workers: int, seconds: float):
+        self._children = [Child() for _ in range(workers)]
+        self._idle: SimpleQueue[Child] = SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+        self._threads = ThreadPoolExecutor(workers, "treadle-child")
+        self._seconds = seconds
+        self._lock = Lock()
+        self._busy: set[Child] = set()
+        self._ended: set[Child] = set()
+        self._abandoned = 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As of every executor; function, arguments and result are pickled."""
+        return self._threads.submit(self._call, partial(fn, *args, **kwargs), self._abandoned)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the processes: after the calls that were submitted with `wait`, else at once."""
+        self._threads.shutdown(wait=False, cancel_futures=cancel_futures or not wait)
+        if not wait:
+            for child in self._children:
+                child.kill()
+        self._threads.shutdown(wait=True)
+        for child in self._children:
+            child.close()
+
+    def abandon(self) -> None:
+        """Ends the calls that were submitted, which fail; their processes are started again by later ones."""
+        with self._lock:
+            self._abandoned += 1
+            self._ended |= self._busy
+            for child in self._busy:
+                child.kill()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Waits for calls only if nothing was raised: Ctrl-C ends them."""
+        self.shutdown(wait=kind is None)
+        return None
+
+    def _call(self, function: Callable[[], T], abandoned: int) -> T:
+        child = self._idle.get()
+        with self._lock:
+            is_wanted = abandoned == self._abandoned
+            if is_wanted:
+                self._busy.add(child)
+        try:
+            if not is_wanted:
+                raise CallEndedError("it was abandoned")
+            return child.call(function, self._seconds)
+        finally:
+            with self._lock:
+                self._busy.discard(child)
+                if child in self._ended:  # it may have answered just before
+                    self._ended.discard(child)
+                    child.close()
+            self._idle.put(child)
+
 
 S = TypeVar("S")
-T = TypeVar("T")
+
 
 _OTHER_VERSION = "a worker has another version of treadle"
 _SAME_COMMAND = "the same command, which goes on where this one ended"
@@ -185,6 +260,3 @@ def _result(future: Future[T], left: Callable[[], float]) -> T | Failed:
 
 def _lost(error: BaseException) -> TreadleError:
     return TreadleError(f"the workers are gone: {str(error) or type(error).__name__}", "tune", _SAME_COMMAND)
-
-
-__all__ = ["Failed", "Machine", "OutOfTimeError", "Workers", "endless", "reason_of", "this_machine", "workers_of"]

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import f64
 from xdsl.ir import Block, Operation
 
 from treadle.dialects.graph.evaluate import evaluate
-from treadle.frontends.common import evaluated as folding
+from treadle.frontends.common import builder as folding
 from treadle.frontends.common.builder import GraphBuilder
 
 

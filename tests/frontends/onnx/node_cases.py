@@ -16,7 +16,7 @@ from tests.frontends.onnx.shared_cases import node_cases
 from tests.helpers.limits import assert_within, module_limits
 from treadle.dialects.graph.dtypes import element_type, is_stored
 from treadle.frontends.onnx import import_model, needed_inputs
-from treadle.frontends.onnx.registry import functions_expanded
+from treadle.frontends.onnx.functions import functions_expanded
 from treadle.frontends.onnx.tensor_data import DTYPES
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.frontends.onnx.models import model, node
 from tests.frontends.onnx.reference import run
 from treadle.errors import TreadleError
-from treadle.frontends.common.interpolation import Interpolation, taps
+from treadle.frontends.common.samples import Interpolation, taps
 from treadle.frontends.onnx import import_model
 
 Array = NDArray[Any]

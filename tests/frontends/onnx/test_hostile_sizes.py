@@ -17,7 +17,7 @@ from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.frontends.onnx.expansion import MAX_NODES
+from treadle.frontends.onnx.loader import MAX_NODES
 from treadle.target import Target
 
 HUGE, LARGEST, LOWEST = 2**40, 2**63 - 1, -(2**63)

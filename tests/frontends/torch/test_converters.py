@@ -15,7 +15,7 @@ from tests.frontends.torch.cases import CASES, Case, Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
 from tests.helpers.program_batch import C, CompiledProgram, PrintedProgram, ProgramBatch  # noqa: E402
 from treadle.frontends.torch import exported, import_exported, supported_operators  # noqa: E402
-from treadle.frontends.torch.export import decomposed, export  # noqa: E402
+from treadle.frontends.torch.importer import decomposed, export  # noqa: E402
 
 BY_NAME = {case.name: case for case in CASES}
 

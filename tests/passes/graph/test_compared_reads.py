@@ -10,7 +10,7 @@ from tests.helpers.graphs import Graph
 from treadle import compile as compile_model
 from treadle.dialects.graph import ArgReductionOp, BinaryOp, ComputeOp, FusedOp, ReductionOp, UnaryOp
 from treadle.ir import lower
-from treadle.passes.graph.compared_reads import is_compared, rounds
+from treadle.passes.graph.fusion_cost import is_compared, rounds
 
 
 def _mish(graph: Graph, x: SSAValue) -> SSAValue:

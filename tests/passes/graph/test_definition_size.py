@@ -9,8 +9,8 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, assert_same_values, random
 from treadle.dialects.graph import BinaryOp, ComputeOp, FusedOp, ReshapeOp, SoftmaxOp, UnaryOp
-from treadle.passes.graph import definition_size
-from treadle.passes.graph.definition_size import size
+from treadle.passes.graph import definition_analysis
+from treadle.passes.graph.definition_analysis import size
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.passes.graph.graph_fuse import GraphFusePass
 from treadle.passes.graph.graph_inline import GraphInlinePass
@@ -22,7 +22,7 @@ DEFINE = (GraphDefinePass(), GraphMergeRowsPass(), GraphInlinePass())
 
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition_size, "MOST_WORK", MOST)
+    monkeypatch.setattr(definition_analysis, "MOST_WORK", MOST)
 
 
 def chain(length: int) -> tuple[Graph, SSAValue]:

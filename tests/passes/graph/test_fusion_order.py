@@ -11,10 +11,10 @@ from xdsl.ir import Operation
 
 from tests.helpers.graphs import Graph, random
 from treadle.dialects.graph import BinaryOp, ComputeOp
-from treadle.passes.graph import fusion_order
+from treadle.passes.graph import fusion_plan
 from treadle.passes.graph.definition_analysis import users_of
 from treadle.passes.graph.fusion_group import Group, Plan
-from treadle.passes.graph.fusion_order import GroupOrder
+from treadle.passes.graph.fusion_plan import GroupOrder
 from treadle.passes.graph.graph_define import GraphDefinePass
 from treadle.target import Target
 
@@ -76,5 +76,5 @@ def test_a_search_that_takes_too_long_is_an_obstacle(monkeypatch: pytest.MonkeyP
     plan, positions = drawn(Random(0))
     order = GroupOrder(plan, positions)
     first, second = plan.groups[0], plan.groups[-1]
-    monkeypatch.setattr(fusion_order, "MOST_STEPS", 1)
+    monkeypatch.setattr(fusion_plan, "MOST_STEPS", 1)
     assert order.obstacle(first, second).startswith("too many uses lie between them")

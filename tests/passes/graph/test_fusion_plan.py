@@ -28,9 +28,9 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
-from treadle.passes.dominance import undominated_use
 from treadle.passes.graph.definition_analysis import users_of
 from treadle.passes.graph.fusion_plan import Decision, Plan, nodes_of, plan_fusion
+from treadle.passes.instruments import undominated_use
 from treadle.target import Target
 
 TARGETS = ("cpu", "sm_80")

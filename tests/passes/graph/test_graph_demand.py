@@ -19,7 +19,7 @@ from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.dialects.loop import KernelOp
 from treadle.errors import TreadleError
 from treadle.ir import lower, parse, run_passes
-from treadle.passes.schedule.group_program import group_program
+from treadle.passes.schedule.instance import group_program
 
 Array = NDArray[Any]
 

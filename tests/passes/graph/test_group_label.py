@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.passes.graph.group_label import LIMIT, group_label
+from treadle.passes.graph.graph_fuse import LIMIT, group_label
 
 
 @pytest.mark.parametrize(

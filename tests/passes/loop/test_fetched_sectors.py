@@ -11,8 +11,7 @@ from treadle.dialects.graph import ConvOp, FusedOp, Operator, PoolOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
-from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors
-from treadle.passes.loop.memory_transactions import memory_transactions
+from treadle.passes.loop.fetched_sectors import Fetched, fetched_sectors, memory_transactions
 from treadle.target import Target
 
 TARGET = Target.parse("sm_80")

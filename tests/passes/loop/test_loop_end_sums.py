@@ -11,7 +11,7 @@ from tests.helpers.program_batch import compile_programs, print_program
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.schedule import UseAttr
 from treadle.ir import lower, print_text
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 
 TARGET = "avx512"
 PRODUCT = Extents(

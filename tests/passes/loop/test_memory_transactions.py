@@ -13,7 +13,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp, Space
 from treadle.dialects.registry import treadle_context
-from treadle.passes.loop.memory_transactions import MemoryTransactions, bank_conflicts, memory_transactions, sectors
+from treadle.passes.loop.fetched_sectors import MemoryTransactions, bank_conflicts, memory_transactions, sectors
 from treadle.target import Target
 
 Build = Callable[[Graph], SSAValue]

@@ -20,7 +20,7 @@ from treadle.backends.c import executor
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.schedule import UseAttr
 from treadle.ir import lower, parse, print_text, run_passes
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 
 Array = NDArray[Any]
 TARGET = "cpu{cores=2}"

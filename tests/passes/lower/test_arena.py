@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.passes.lower.arena import LiveRange, plan_arena
+from treadle.passes.lower.launch_memory import LiveRange, plan_arena
 
 
 def live_ranges() -> st.SearchStrategy[list[LiveRange]]:

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from tests.helpers.graphs import Graph, name_arguments, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.dialects.graph import BinaryOp, CastOp, ConcatOp, PadOp, ReductionOp, TransposeOp, UnaryOp, definition
-from treadle.passes.graph.joined_tensors import joined_tensors
+from treadle.passes.graph.graph_deduplicate import joined_tensors
 
 Array = NDArray[Any]
 TARGET = "sse2"

@@ -12,7 +12,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.schedule.group_program import group_of, group_program
+from treadle.passes.schedule.instance import group_of, group_program
 from treadle.target import Target
 
 CPU = Target.parse("cpu")

@@ -7,7 +7,7 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.dialects.graph import MatmulOp
 from treadle.ir import lower, parse
-from treadle.passes.graph.demand.facts import extents_of
+from treadle.passes.graph.graph_demand import extents_of
 from treadle.passes.schedule.instance import instance_of, needed_terms
 
 MODULE = """

@@ -20,11 +20,11 @@ from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.passes.registry import parse_passes
-from treadle.passes.schedule.group_program import group_program
+from treadle.passes.schedule.instance import group_program
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.database import Database, Record
-from treadle.schedules.search.database_files import slug
 from treadle.schedules.search.programs import decisions_of
+from treadle.schedules.search.trials import slug
 from treadle.target import Target
 
 CPU = Target.parse("cpu")

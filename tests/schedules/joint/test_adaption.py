@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.schedules.joint.adaption import MicroKernel, busy, fitted_k, occupancy
+from treadle.schedules.joint import MicroKernel, busy, fitted_k, occupancy
 
 DENSE = MicroKernel((128, 128), 1.0)
 """Of figures 4 and 5: Y = X W^T of BERT, whose result is 16 T x 2304."""

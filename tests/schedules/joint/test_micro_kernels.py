@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.errors import TreadleError
-from treadle.schedules.joint.dispatch import Leaf, Split, c_text, grown_tree, kernel_for, leaves
-from treadle.schedules.joint.micro_kernels import chosen_kernels, throughput, votes
+from treadle.schedules.joint import (
+    Leaf,
+    Split,
+    c_text,
+    chosen_kernels,
+    grown_tree,
+    kernel_for,
+    leaves,
+    throughput,
+    votes,
+)
 
 SHAPES = [(t,) for t in range(1, 129)]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from treadle.errors import TreadleError
-from treadle.schedules.joint.points import POINTS, points_of
+from treadle.schedules.joint import POINTS, points_of
 from treadle.shapes import Dim
 
 SEQ, BATCH, WIDTH = Dim("seq", 1, 512), Dim("batch", 1, 8), Dim("w", 32, 2048, multiple=32)

@@ -31,7 +31,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ArrangeOp, AxesOp, FuseOp, MarkOp, ProgramOp, SplitOp, StageOp
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import Workload, workload_of

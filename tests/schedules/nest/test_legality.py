@@ -11,9 +11,9 @@ from tests.schedules.row_cases import tensor
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.schedules.limits import LimitError
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import Workload, workload_of
+from treadle.schedules.template import LimitError
 
 UNEVEN = """%i, %j = schedule.axes 2 spatial, 0 reduction
 %p = schedule.fuse %i, %j

@@ -14,7 +14,7 @@ from treadle.dialects.graph import FusedOp, MatmulOp, Operator, SoftmaxOp, Unary
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, ProgramOp
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_instantiate import instantiate
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import Workload, workload_of

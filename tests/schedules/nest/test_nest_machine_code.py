@@ -15,7 +15,7 @@ from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.loop.memory_transactions import memory_transactions
+from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.target import Target
 from treadle.tools.schedule_cases import cases
 

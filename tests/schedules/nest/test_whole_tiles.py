@@ -25,9 +25,9 @@ from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.passes.loop.accesses import accesses
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.nest.kernel import parts, whole_along
 from treadle.schedules.nest.replay import nest_of
-from treadle.schedules.nest.whole_tiles import parts, whole_along
 from treadle.schedules.nest.workload import workload_of
 from treadle.target import Target
 

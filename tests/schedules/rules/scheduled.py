@@ -12,7 +12,7 @@ from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.rules import Draft, Rule
 from treadle.schedules.rules.programs import drafts
 from treadle.schedules.search.programs import replay

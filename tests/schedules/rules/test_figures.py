@@ -16,18 +16,15 @@ from treadle.dialects.graph import MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
-from treadle.schedules.limits import LimitError
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule, programs
-from treadle.schedules.rules.fusing import fused
-from treadle.schedules.rules.marking import unrolled, vectorised
 from treadle.schedules.rules.programs import drafts
-from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates, tensor_cores
-from treadle.schedules.rules.tiling import tiled
+from treadle.schedules.rules.tiling import fused, staged, tiled, unrolled, vectorised
 from treadle.schedules.search.programs import replay
+from treadle.schedules.template import LimitError
 
 
 def dense_relu(rows: int = 16, terms: int = 32, columns: int = 64) -> ModuleOp:

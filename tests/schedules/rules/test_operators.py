@@ -28,8 +28,8 @@ from treadle.errors import TreadleError
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Rule, programs
-from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import drafts
+from treadle.schedules.rules.tiling import default_rules
 from treadle.target import Target
 
 Array = NDArray[Any]

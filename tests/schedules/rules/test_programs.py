@@ -17,9 +17,9 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.schedules.rules import Draft, Rule, programs
-from treadle.schedules.rules.defaults import CUDA, default_rules
 from treadle.schedules.rules.programs import drafts
 from treadle.schedules.rules.templates import tensor_cores
+from treadle.schedules.rules.tiling import CUDA, default_rules
 
 FAMILIES = ("GMM", "GRP", "DEP", "NRM", "SFM")
 

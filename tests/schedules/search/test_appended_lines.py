@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.waiting import HANGS
 from treadle.errors import TreadleError
-from treadle.schedules.search.appended_lines import Room, append_lines
+from treadle.schedules.search.database import Room, append_lines
 
 ROOT = Path(__file__).resolve().parents[3]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from treadle.schedules.search.benefits import (
+from treadle.schedules.search.walk import (
     Memory,
     cache_weight,
     caching_benefit,

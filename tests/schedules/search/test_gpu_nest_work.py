@@ -20,18 +20,17 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.loop.count_gpu_work import count_gpu_work
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.gpu_work import OTHER_REGISTERS, GpuWork
 from treadle.schedules.nest.nest import Nest
-from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
-from treadle.schedules.search.analytic import gpu_seconds
+from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.gpu_nest_accesses import Check, Coordinate, Place
 from treadle.schedules.search.gpu_nest_work import gpu_work_of
-from treadle.schedules.search.gpu_places import Check, Coordinate, Place
 from treadle.schedules.search.group_cost import group_cost
 from treadle.schedules.search.nest_accesses import Key, Loop
-from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.predict import Forecast, gpu_seconds
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.strategy import Explored
 from treadle.target import Target

@@ -7,7 +7,7 @@ from xdsl.parser import Parser
 from tests.schedules.search.anchors import anchor
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
-from treadle.schedules.joint.dispatch import kernel_for
+from treadle.schedules.joint import kernel_for
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.joint import Instance, Joint, joint_choice
 from treadle.schedules.search.predict import Forecast

@@ -13,11 +13,10 @@ from hypothesis import given, strategies
 from numpy.typing import NDArray
 
 from treadle.schedules.search import learned
-from treadle.schedules.search.analytic import cpu_seconds
-from treadle.schedules.search.features import features
-from treadle.schedules.search.learned import LEAST_RECORDS, Learned
+from treadle.schedules.search.learned import LEAST_RECORDS, Learned, features
+from treadle.schedules.search.predict import cpu_seconds
+from treadle.schedules.search.trials import work_of_record, work_record
 from treadle.schedules.search.work import Body, Reuse, Work
-from treadle.schedules.search.work_record import work_of_record, work_record
 from treadle.target import KIB, Target
 
 CPU = Target.parse("cpu")

@@ -14,7 +14,7 @@ from tests.schedules.search.test_nest_work import TILED, both, masked, parts
 from treadle.compiler import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.registry import treadle_context
-from treadle.schedules.search.analytic import cpu_terms
+from treadle.schedules.search.predict import cpu_terms
 from treadle.schedules.search.work import Body, Reuse, Work, masked_accesses
 from treadle.target import Target
 

@@ -18,7 +18,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import Workload
-from treadle.schedules.search.analytic import cpu_seconds
+from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.search.work import Work
 
 PROGRAMS = 3

@@ -19,13 +19,13 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.loop.count_work import count_work
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.nest import Axis, Group, Level, Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
-from treadle.schedules.search.analytic import cpu_seconds
 from treadle.schedules.search.group_cost import GroupCost, group_cost
 from treadle.schedules.search.nest_work import work_of
+from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.search.work import Work
 from treadle.target import Target
 

@@ -16,13 +16,13 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.passes.loop.count_gpu_work import count_gpu_work
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.search.candidate import Task
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import template_program
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tuning.ranking import ranked_for_gpu
+from treadle.tuning.group_search import ranked_for_gpu
 from treadle.tuning.tasks import tasks_of
 
 A100 = Target.parse("sm_80")
@@ -97,7 +97,7 @@ def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int, monkeypatch:
     (task,) = tasks_of(product(4096, 4096, 4096, dtype), A100)
     names = {task.default.program}
     search = Task(task.search.anchor, A100, tuple(p for p in task.search.programs if p.sym_name.data in names))
-    monkeypatch.delattr("treadle.tuning.ranking.lower")
+    monkeypatch.delattr("treadle.tuning.group_search.lower")
     ranking = ranked_for_gpu(dataclasses.replace(task, search=search))
     assert len(ranking) == size
     times = dict(ranking)

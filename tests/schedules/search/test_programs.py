@@ -9,7 +9,7 @@ import pytest
 from tests.schedules.search.anchors import ANCHORS, anchor
 from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.search.programs import decisions_of, replay, template_program
 from treadle.schedules.search.sampler import Sampler
 from treadle.schedules.template import Anchor

@@ -13,8 +13,7 @@ from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, ProgramOp
-from treadle.schedules.search.neighbours import Support
-from treadle.schedules.search.sampler import Sampler
+from treadle.schedules.search.sampler import Sampler, Support
 
 PROGRAM = """
 schedule.program @p for "cpu" {{

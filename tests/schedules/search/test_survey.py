@@ -9,13 +9,12 @@ from tests.schedules.search.anchors import anchor
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
-from treadle.schedules.limits import LimitError
-from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
+from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.ledger import limit_of
+from treadle.schedules.search.ledger import limit_of, survey
 from treadle.schedules.search.programs import template_programs
-from treadle.schedules.search.survey import survey
+from treadle.schedules.template import LimitError
 from treadle.target import Target
 
 CPU = Target.parse("cpu")

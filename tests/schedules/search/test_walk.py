@@ -18,17 +18,15 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.passes.loop.count_work import count_work
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.nest import Nest
-from treadle.schedules.rules.defaults import default_rules
 from treadle.schedules.rules.programs import programs
-from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
+from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Measured, Task
-from treadle.schedules.search.etir import actions, etir, levels_of
-from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.predict import Forecast, cpu_seconds, gpu_seconds
 from treadle.schedules.search.strategy import Explored
-from treadle.schedules.search.walk import Walk, WalkSettings
+from treadle.schedules.search.walk import Walk, WalkSettings, actions, etir, levels_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 

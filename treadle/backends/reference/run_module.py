@@ -34,7 +34,7 @@ from treadle.dynamic_shapes import OutputExtents
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.loop.dense_layout import Part, parts_of
+from treadle.passes.loop.loop_dense_arguments import Part, parts_of
 
 # Inputs and outputs that hold the elements of a call alone, beside the largest shapes that callers know.
 

@@ -3,7 +3,7 @@
 Kernels, and what their blocks share: `kernel.py`; the program that launches them is the host dialect's. Loads, stores,
 buffers, barriers, prefetches: `access.py`. Vectors, where upstream has no operation: `vector.py`. Copies to shared
 memory, which may be asynchronous: `copy.py`. Folds of a warp, products of tiles: `tiles.py`.
-`treadle/passes/legality.py` lists which of them belong to which target. Everything else in a kernel is upstream's
+`treadle/passes/instruments.py` lists which of them belong to which target. Everything else in a kernel is upstream's
 `arith`, `math`, `scf`, and the task dialect's `task.for`.
 """
 

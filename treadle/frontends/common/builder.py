@@ -7,9 +7,10 @@ arithmetic leaves no operators in the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
+from typing import Generic, TypeVar
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc, i64
@@ -38,12 +39,13 @@ from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import TensorSizes, accumulator, check_rank, element_type, numpy_dtype
+from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.location import constant_location, name_hint
-from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.evaluated import evaluated
 from treadle.frontends.common.extent import (
     MERGED,
+    Array,
     Extent,
+    Symbol,
     Symbolic,
     bound_of,
     bounds_of,
@@ -52,13 +54,72 @@ from treadle.frontends.common.extent import (
     of_expression,
     reshaped,
 )
-from treadle.frontends.common.found_extents import FoundExtents
 from treadle.frontends.common.masked_operands import masked_operands
-from treadle.frontends.common.result_extents import Extents
-from treadle.frontends.common.symbolic_elements import Elements, elements_of, folded, symbols_in
+from treadle.frontends.common.result_extents import Elements, Extents, elements_of, folded, symbols_in
 from treadle.frontends.common.tensor import Tensor, erase_dead, extents_of, known_elements, known_operands
 from treadle.index.algebra import depends_on, split_linear
 from treadle.index.expr import Expr
+
+# Operators of known operands, evaluated while importing.
+
+_SMALL = 64
+"""Elements of an array whose values are remembered: shapes, axes, and what is computed of them for each layer anew."""
+_MOST_FOLDED = 4096
+
+_folded: dict[object, Array] = {}
+
+
+def evaluated(op: Operator, known: Mapping[SSAValue, Array]) -> Array:
+    """What an operator gives; of small arrays only the first time, since a definition takes longer than its values."""
+    if prod(op.shape) > _SMALL or any(array.size > _SMALL for array in known.values()):
+        return np.asarray(evaluate(op, known))
+    values = tuple((operand.type, known[operand].tobytes()) for operand in op.operands)
+    key = (op.name, op.result.type, frozenset(op.properties.items()), frozenset(op.attributes.items()), values)
+    found = _folded.get(key)
+    if found is None:
+        found = np.array(evaluate(op, known))
+        found.flags.writeable = False
+        if len(_folded) >= _MOST_FOLDED:
+            _folded.clear()  # other threads hold what they took out
+        _folded[key] = found
+    return found
+
+
+# Extents that depend on data, as the importer knows them (docs/adr/0047).
+
+T = TypeVar("T")
+
+
+class FoundExtents(Generic[T]):
+    """The scalars of i64 that such extents are in a call, by the symbols' expressions."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Expr, T] = {}
+
+    def add(self, count: T, most: int) -> Extent:
+        """A new extent, from 0 to `most`."""
+        extent = Symbol(f"found{len(self.counts)}", 0, most)
+        self.counts[expression_of(extent)] = count
+        return extent
+
+    def keep(self, number: int) -> None:
+        """Only so many, the first ones."""
+        self.counts = dict(list(self.counts.items())[:number])
+
+    def count(self, expression: Expr) -> T | None:
+        """The scalar of one of them; None for another extent. Misfit for what is computed from one."""
+        found = self.counts.get(expression)
+        if found is None and self.occur_in(expression):
+            raise Misfit(
+                f"an extent {expression}, which is computed from one that depends on data", "that extent itself"
+            )
+        return found
+
+    def occur_in(self, expression: Expr) -> bool:
+        """Whether an expression depends on any of them."""
+        own = {symbol.vars()[0] for symbol in self.counts}
+        return not own.isdisjoint(expression.vars())
+
 
 FOLD_LIMIT = 4096
 """An operator of known operands is evaluated while importing if its result has at most this many elements."""
@@ -396,4 +457,4 @@ class GraphBuilder:
         return self.emit(lambda v: ReductionOp(kind, v[0], sorted(dims), keep), x)
 
 
-__all__ = ["FOLD_LIMIT", "Build", "GraphBuilder", "Tensor", "erase_dead"]
+__all__ = ["FOLD_LIMIT", "Build", "FoundExtents", "GraphBuilder", "Tensor", "erase_dead", "evaluated"]

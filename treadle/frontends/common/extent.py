@@ -12,6 +12,7 @@ from math import ceil, floor, inf, prod
 from typing import TYPE_CHECKING, NoReturn, Self, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treadle.dialects.graph.definition import Misfit
 from treadle.index.algebra import exact_quotient, extremes
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 else:
     # To whatever is written in C, such as `range` and NumPy, a subclass of int would be its integer.
     Integer = object
+
+Array = NDArray[np.generic]
+"""Arrays of any element type, as the frontends hold weights and what they fold."""
 
 
 MERGED = "a dimension that merges at most one that changes"
@@ -313,9 +317,3 @@ def _decided(a: Extent, b: int, rule: Callable[[int, int], bool | None], sign: s
         comparison = f"{a.expression} {sign} {expression_of(b)}"
         raise Misfit(f"whether {comparison} depends on the extents of a call", "a range in which it does not")
     return found
-
-
-__all__ = [
-    "MERGED", "Extent", "Symbol", "Symbolic", "bound_of", "bounds_of", "expression_of", "is_symbolic", "least_of",
-    "maximum", "minimum", "of_expression", "range_of", "reshaped",
-]  # fmt: skip

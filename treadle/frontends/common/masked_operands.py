@@ -28,8 +28,7 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.definition import Misfit, int_list
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.reduction import identity
-from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Extent
+from treadle.frontends.common.extent import Array, Extent
 from treadle.frontends.common.result_extents import Extents, kernel_extents, symbolic_dims
 
 

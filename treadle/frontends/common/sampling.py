@@ -9,6 +9,29 @@ from itertools import product
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.samples import Taps
+
+# Interpolation along a dimension.
+
+_FEW = 4
+"""As many taps are added up one by one; more are a reduction."""
+
+
+def interpolated(g: GraphBuilder, x: Tensor, axis: int, read: Taps) -> Tensor:
+    """The weighted sum of the elements along a dimension."""
+    count = read.indices.shape[1]
+    weights = read.weights.astype(x.dtype)
+    if count <= _FEW:
+        y: Tensor | None = None
+        for n in range(count):
+            along = weights[:, n].reshape(-1, *[1] * (x.rank - axis - 1))
+            term = g.mul(g.gather(x, g.constant(read.indices[:, n]), axis), g.constant(along))
+            y = term if y is None else g.add(y, term)
+        assert y is not None
+        return y
+    along = weights.reshape(*weights.shape, *[1] * (x.rank - axis - 1))
+    terms = g.mul(g.gather(x, g.constant(read.indices), axis), g.constant(along))
+    return g.reduce("add", terms, [axis + 1], keep=False)
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,3 @@ def zero_outside(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int)
 def nearest_index(g: GraphBuilder, x: Tensor, extent: int) -> Tensor:
     """A whole position as an index; one outside is moved inside."""
     return g.cast(g.binary("min", g.binary("max", x, 0), extent - 1), i64)
-
-
-__all__ = ["Tap", "linear_taps", "nearest_index", "sampled", "zero_outside"]

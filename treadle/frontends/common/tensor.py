@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, TensorType
@@ -11,10 +12,18 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from treadle.dialects.graph import Operator
 from treadle.dialects.graph.dtypes import is_float, numpy_dtype
-from treadle.frontends.common.arrays import Array
-from treadle.frontends.common.extent import Symbolic, is_symbolic
-from treadle.frontends.common.result_extents import Extents, result_extents
-from treadle.frontends.common.symbolic_elements import Elements
+from treadle.frontends.common.extent import Array, Symbolic, is_symbolic
+from treadle.frontends.common.result_extents import Elements, Extents, result_extents
+
+# What a model's nodes may take of memory while they are imported.
+
+
+class Reserves(Protocol):
+    """A node that counts the constants which its conversion makes."""
+
+    def reserve(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
+        """Counts a constant of this shape; TreadleError if it is too large together with those so far."""
+        ...
 
 
 @dataclass(eq=False)
@@ -82,6 +91,3 @@ def erase_dead(block: Block) -> None:
         if op.results and all(result.first_use is None for result in op.results):
             op.detach()
             op.erase()
-
-
-__all__ = ["Tensor", "erase_dead", "extents_of", "known_elements", "known_operands"]

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from onnx import FunctionProto, GraphProto, NodeProto
+from numpy.typing import NDArray
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BytesAttr,
@@ -31,19 +33,19 @@ from treadle.dialects.location import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
-from treadle.frontends.onnx.constant_inputs import constant_inputs
 from treadle.frontends.onnx.converters import find_conversion
-from treadle.frontends.onnx.function_body import (
+from treadle.frontends.onnx.functions import (
     FunctionBody,
     Knowing,
     arguments_of,
+    called_body,
     drop_unused,
     end_block,
+    function_body,
     function_of,
     values_read,
 )
-from treadle.frontends.onnx.functions import called_body, function_body
-from treadle.frontends.onnx.inputs import Input, Symbols, model_inputs
+from treadle.frontends.onnx.inputs import Input, Symbols, constant_inputs, model_inputs, symbolic_attributes
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
     LoadedModel,
@@ -54,7 +56,6 @@ from treadle.frontends.onnx.loader import (
     opset_versions,
 )
 from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
-from treadle.frontends.onnx.symbolic_attributes import symbolic_attributes
 from treadle.frontends.onnx.tensor_data import to_array
 from treadle.shapes import Shapes
 
@@ -396,4 +397,23 @@ def _text(value: str) -> StringAttr | BytesAttr:
     return StringAttr(value) if value.isascii() else BytesAttr(value.encode())
 
 
-__all__ = ["GraphWalk", "import_loaded", "import_model", "live_nodes"]
+# Inputs of a model whose values have to be known at compile time, such as the shape that a `Reshape` is given.
+
+
+def needed_inputs(model: ModelProto, values: Mapping[str, NDArray[Any]], shapes: Shapes | None = None) -> set[str]:
+    """The inputs whose values a model cannot be imported without, one of the least such sets.
+
+    values: those of a call, for all inputs
+    TreadleError: a model that cannot be imported with them either.
+    """
+    needed, content = set[str](), model.SerializeToString()
+    while True:
+        left = {name: shape for name, shape in (shapes or {}).items() if name not in needed}
+        try:
+            import_model(content, left, {name: values[name] for name in needed})
+        except ValueNeeded as error:
+            if not error.inputs - needed:
+                raise
+            needed |= error.inputs
+        else:
+            return needed

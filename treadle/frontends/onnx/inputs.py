@@ -4,16 +4,157 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import GraphProto, ValueInfoProto
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
+from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.dtypes import TensorSizes, element_type
+from treadle.dialects.graph.dtypes import TensorSizes, element_type, is_float_dtype
+from treadle.dialects.graph.fused import Constraint, DemandedAttr, dimension
 from treadle.errors import TreadleError
-from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bounds_of
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, bounds_of, expression_of
 from treadle.frontends.onnx.tensor_data import dtype_of
+from treadle.index.expr import Expr
 from treadle.shapes import Dim, Shapes, normalized
+
+# Inputs of a model that a caller fixes to values: they are constants of the graph, and no inputs of a call.
+
+Array = NDArray[Any]
+
+
+def constant_inputs(graph: GraphProto, constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The values in the types of the model's inputs; a single number also stands for an input of one element.
+
+    TreadleError that names the input: one that the model does not have, a value of another shape than the file
+    declares, and numbers that are no values of the input's type.
+    """
+    entries = {entry.name: entry for entry in free_inputs(graph)}
+    for name in constants:
+        if name not in entries:
+            raise TreadleError(f"there is no input '{name}'", "constants", list(entries) or "no constants")
+    return {name: _value(entries[name], array) for name, array in constants.items()}
+
+
+def _value(entry: ValueInfoProto, array: Array) -> Array:
+    where = f"constants['{entry.name}']"
+    if entry.type.WhichOneof("value") != "tensor_type":
+        raise TreadleError("the input is no tensor", where, "an input that is a tensor")
+    return _of_type(_of_shape(entry, array, where), dtype_of(entry.type.tensor_type.elem_type, where), where)
+
+
+def _of_shape(entry: ValueInfoProto, array: Array, where: str) -> Array:
+    tensor = entry.type.tensor_type
+    if not tensor.HasField("shape"):
+        return array
+    declared = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in tensor.shape.dim]
+    if array.ndim == 0 and all(extent in (1, None) for extent in declared):
+        return array.reshape((1,) * len(declared))
+    fits = array.ndim == len(declared) and all(
+        wanted in (extent, None) for wanted, extent in zip(declared, array.shape, strict=True)
+    )
+    if not fits:
+        shown = ", ".join(
+            d.dim_param or "?" if e is None else str(e) for d, e in zip(tensor.shape.dim, declared, strict=True)
+        )
+        raise TreadleError(f"the value has the shape {list(array.shape)}", where, f"the shape [{shown}]")
+    return array
+
+
+def _of_type(array: Array, dtype: np.dtype[np.generic], where: str) -> Array:
+    """The array in a type; floats are rounded to it, all other numbers have to be among its values."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+    floats = is_float_dtype(dtype)
+    wide = np.float64 if floats or array.dtype.kind not in "biu" else object
+    given, kept = array.astype(wide), converted.astype(wide)
+    wrong = np.isfinite(given) & ~np.isfinite(kept) if floats else given != kept
+    if np.any(wrong):
+        number = array.reshape(-1)[int(np.argmax(wrong))].item()
+        raise TreadleError(f"{number} is no value of {dtype}", where, _values_of(dtype))
+    return converted
+
+
+def _values_of(dtype: np.dtype[np.generic]) -> str:
+    if dtype == np.bool_:
+        return "0 and 1"
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype.name)
+        return f"whole numbers from {limits.min} to {limits.max}"
+    return "numbers within the range of the type"
+
+
+# What @main says of dimensions that change from call to call: attributes for the runtime and for `graph-demand`.
+#
+# - `symbols = ["batch:1..8", "w:32..2048:32"]`: what a caller chooses: name, range, and what it is a multiple of;
+# - `input_extents = [["batch", "3"], ...]`: the extent of each dimension of each input;
+# - `extents = ["batch", "2 * seq"]`: what the last arguments are;
+# - `output_extents = [["batch", "seq", "768"], ["batch<=8, seq<=512"]]`: the extent of each dimension of each
+#   result; one that merges several lists them, with the largest of each, outermost first;
+# - `output_demand`: the elements within those extents;
+# - `found = ["found0"]`: extents that depend on data (docs/adr/0047): the last results, scalars, are their values.
+
+
+def symbolic_attributes(
+    symbols: Symbols, inputs: Sequence[Input], results: Sequence[Tensor], g: GraphBuilder
+) -> dict[str, Attribute]:
+    """The attributes, by name; `g` gets the arguments that results' extents need."""
+    for part in (part for tensor in results for extent in tensor.shape for part in _parts(extent)):
+        if isinstance(part, Extent) and not g.found.occur_in(expression_of(part)):
+            g.extent(part)
+    numbers = {expression: n for n, expression in enumerate(g.extents)}
+    attributes: dict[str, Attribute] = {
+        "output_extents": ArrayAttr([_texts(map(_text, tensor.shape)) for tensor in results]),
+        "found": _texts(g.found.counts),
+    }
+    if not symbols.dims:
+        return attributes
+    return attributes | {
+        "symbols": _texts(symbols.dims.values()),
+        "input_extents": ArrayAttr([_texts(map(_input_text, each.extents)) for each in inputs]),
+        "extents": _texts(g.extents),
+        "output_demand": ArrayAttr([_demand(tensor.shape, numbers) for tensor in results]),
+    }
+
+
+def _texts(values: Iterable[object]) -> ArrayAttr[StringAttr]:
+    return ArrayAttr([StringAttr(str(value)) for value in values])
+
+
+def _parts(extent: Symbolic) -> tuple[Symbolic, ...]:
+    return extent.parts if isinstance(extent, Extent) else (extent,)
+
+
+def _input_text(extent: Symbolic) -> str:
+    return extent.name if isinstance(extent, Symbol) else str(extent)
+
+
+def _text(extent: Symbolic) -> str:
+    if isinstance(extent, Extent) and extent.factors:
+        return ", ".join(f"{expression_of(part)}<={bound_of(part)}" for part in extent.factors)
+    return str(expression_of(extent))
+
+
+def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedAttr:
+    """The elements within the extents: of a merged dimension, positions have a digit for each factor."""
+    constraints: list[Constraint] = []
+    if 0 in bounds_of(shape):
+        return DemandedAttr.of(constraints)
+    for d, extent in enumerate(shape):
+        parts, rest = _parts(extent), dimension(d)
+        for n, part in reversed(list(enumerate(parts))):
+            number = numbers.get(expression_of(part)) if isinstance(part, Extent) else None
+            if number is not None:
+                constraints.append(Constraint(rest % bound_of(part) if n else rest, number))
+            rest = rest // bound_of(part)
+    return DemandedAttr.of(constraints)
+
 
 _RANGES = ", each a number, or a range such as 1..64"
 
@@ -179,4 +320,13 @@ def _agreed(name: str, declared: list[_Dimension] | None, given: Sequence[Symbol
     return given
 
 
-__all__ = ["Input", "MissingExtents", "Shapes", "Symbols", "dynamic_dimensions", "free_inputs", "model_inputs"]
+__all__ = [
+    "Input",
+    "MissingExtents",
+    "Shapes",
+    "Symbols",
+    "constant_inputs",
+    "dynamic_dimensions",
+    "free_inputs",
+    "model_inputs",
+]

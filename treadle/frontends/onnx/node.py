@@ -16,10 +16,9 @@ from treadle.dialects.graph.dtypes import check_rank
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, bounds_of
+from treadle.frontends.common.result_extents import symbols_in
 from treadle.frontends.common.samples import is_whole, whole
-from treadle.frontends.common.symbolic_elements import symbols_in
-from treadle.frontends.onnx.external_data import ExternalFiles
-from treadle.frontends.onnx.tensor_data import Array, to_array
+from treadle.frontends.onnx.tensor_data import Array, ExternalFiles, to_array
 
 MAX_BYTES = 2 << 30
 """The largest size of all constants that a model's nodes make; a model file cannot be larger either."""

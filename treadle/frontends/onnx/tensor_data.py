@@ -2,17 +2,182 @@
 
 from __future__ import annotations
 
+import hashlib
+import mmap
+import os
 import sys
+from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path, PurePath
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from treadle.confined_files import Confinement
 from treadle.dialects.graph.dtypes import MAX_RANK
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.external_data import ExternalFiles
+from treadle.manifest import Source
+
+# What a file is that is no ONNX model, by its first bytes.
+
+MODELS = "a complete .onnx file"
+_BINARY: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes them", "what tf2onnx writes"),
+    (4, b"TFL3", "a TensorFlow Lite model", "what tf2onnx writes"),
+    (0, b"ORTM", "a model in ONNX Runtime's own format", MODELS),
+    (4, b"ORTM", "a model in ONNX Runtime's own format", MODELS),
+    (0, b"GGUF", "a GGUF file", MODELS),
+    (0, b"\x1f\x8b", "a gzip file", "the .onnx file in it"),
+    (0, b"\x7fELF", "a program or a library", MODELS),
+    (0, b"version https://git-lfs", "a pointer of Git LFS, not the model", "the file that `git lfs pull` fetches"),
+)
+"""Offset, bytes, what such a file is, and what is accepted in its place."""
+_CUDA = ("CUDA text, which Treadle prints and does not read", MODELS)
+_IR = ("MLIR text", f"{MODELS}; `treadle-opt` and `treadle compile` read .mlir files")
+_SHOWN = 4096
+_KEY_OF_VERSION = b"\x08"
+
+
+def refuse_foreign_file(data: bytes, name: str) -> None:
+    """TreadleError that says what a file is, where that is known and no model."""
+    found = _foreign(data, name)
+    if found is not None:
+        what, accepted = found
+        raise TreadleError(f"the file is no ONNX model but {what}", name, accepted)
+
+
+def _foreign(data: bytes, name: str) -> tuple[str, str] | None:
+    if not data:
+        return "empty", MODELS
+    for offset, magic, what, accepted in _BINARY:
+        if data.startswith(magic, offset):
+            return what, accepted
+    # A model has a version of its IR, whose key is no character of a text.
+    text = None if _KEY_OF_VERSION in data else _text(data[:_SHOWN])
+    if text is None:
+        return None
+    if PurePath(name).suffix in (".cu", ".cuh") or "__global__" in text:
+        return _CUDA
+    if PurePath(name).suffix == ".mlir" or "func.func" in text:
+        return _IR
+    if text.lstrip()[:14].lower().startswith(("<!doctype html", "<html")):
+        return "a web page", MODELS
+    return "text", MODELS
+
+
+def _text(data: bytes) -> str | None:
+    """The beginning of a file as text; None where it has bytes that texts have not."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        if error.end < len(data) - 3 or error.reason != "unexpected end of data":
+            return None
+        text = data[: error.start].decode()
+    return text if all(character.isprintable() or character.isspace() for character in text) else None
+
+
+# The external data of a model's tensors: its location, and digests of what was read.
+#
+# `location`, `offset` and `length` come from the model file, which is untrusted. A file is opened only if a tensor that
+# the graph needs names it, and only that tensor's bytes are read.
+
+Bytes = NDArray[np.uint8]
+
+_MAX_DIGITS = 18
+"""Of an offset or a length: a file has fewer than 2**63 bytes."""
+
+
+@dataclass(frozen=True)
+class ExternalEntry:
+    """A tensor's entry for its external data; a `length` of None means as many bytes as the tensor needs."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+@dataclass
+class ExternalFiles:
+    """The files below a model's folder that its tensors were read from; `model` is its file, None if it is bytes."""
+
+    model: Path | None
+    _mapped: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
+    _read: dict[tuple[str, int, int], None] = field(default_factory=dict[tuple[str, int, int], None])
+
+    def read(self, tensor: TensorProto, nbytes: int, where: str) -> Bytes:
+        """The `nbytes` bytes of a tensor, mapped read-only.
+
+        TreadleError: an entry that cannot be read or has another length, a file outside of the folder, one that is
+        no regular file, and one that is too short.
+        """
+        entry = external_entry(tensor, where)
+        if self.model is None:
+            message = f"external data '{entry.location}' of a model given as bytes"
+            raise TreadleError(message, where, "the path of the model's file")
+        if entry.length not in (None, nbytes):
+            message = f"the tensor holds {entry.length} bytes of external data"
+            raise TreadleError(message, where, f"{nbytes} bytes, as its shape and type say")
+        data = self._file(entry.location, self.model, where)
+        if entry.offset + nbytes > data.size:
+            name = Path(entry.location).name
+            span = f"{entry.offset} to {entry.offset + nbytes}"
+            message = f"external data '{name}' has {data.size} bytes, the tensor needs bytes {span}"
+            raise TreadleError(message, where, "the complete file that was saved with the model")
+        self._read[entry.location, entry.offset, nbytes] = None
+        return data[entry.offset : entry.offset + nbytes]
+
+    def sources(self) -> tuple[Source, ...]:
+        """The parts of files that were read so far, with their digests."""
+        return tuple(self._source(*part) for part in sorted(self._read))
+
+    def _source(self, location: str, offset: int, nbytes: int) -> Source:
+        part = self._mapped[location][offset : offset + nbytes]
+        return Source(location, offset, nbytes, hashlib.sha256(part.data).hexdigest())
+
+    def _file(self, location: str, model: Path, where: str) -> Bytes:
+        """One mapping a file, however many tensors it contains: each mapping keeps a descriptor open."""
+        if location not in self._mapped:
+            with Confinement.of_model(model).open(location, where) as file:
+                self._mapped[location] = _map(file.fileno(), location, where)
+        return self._mapped[location]
+
+
+def external_entry(tensor: TensorProto, where: str) -> ExternalEntry:
+    """What the tensor's `external_data` says; TreadleError for a key that appears twice, and for no number."""
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        for text in (entry.key, entry.value):
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # protobuf: or bytes
+                raise TreadleError(f"external data has the entry {text!r}, which is no text", where, "UTF-8")
+        if entry.key in entries:
+            raise TreadleError(f"external data has '{entry.key}' twice", where, "each key once")
+        entries[entry.key] = entry.value
+    length = _number(entries, "length", where)
+    return ExternalEntry(entries.get("location", ""), _number(entries, "offset", where) or 0, length)
+
+
+def _number(entries: dict[str, str], key: str, where: str) -> int | None:
+    text = entries.get(key, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
+        shown = repr(text) if len(text) < 40 else f"a text of {len(text)} characters"
+        raise TreadleError(f"external data has {key} {shown}", where, "a whole number from 0 upwards")
+    return int(text)
+
+
+def _map(descriptor: int, location: str, where: str) -> Bytes:
+    size = os.fstat(descriptor).st_size
+    if size == 0:
+        return np.zeros(0, np.uint8)
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+    except (OSError, ValueError, OverflowError) as error:
+        message = f"external data file '{location}' of {size} bytes cannot be mapped: {error}"
+        raise TreadleError(message, where, "a file that fits into the address space") from error
+
 
 Array = NDArray[np.generic]
 
@@ -136,6 +301,3 @@ def _elements(data: NDArray[np.uint8], dtype: np.dtype[np.generic], shape: tuple
 
 def _fail_size(where: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], has: str, needs: str) -> None:
     raise TreadleError(f"a tensor of {dtype} and shape {shape} holds {has}", where, needs)
-
-
-__all__ = ["DTYPES", "SUPPORTED_TYPES", "Array", "dtype_of", "to_array"]

@@ -1,7 +1,6 @@
 """The PyTorch frontend: an exported program becomes a module of graph operators."""
 
-from treadle.frontends.torch.export import exported
-from treadle.frontends.torch.importer import UnsupportedNodes, import_exported, import_graph
-from treadle.frontends.torch.registry import supported_operators
+from treadle.frontends.torch.call import supported_operators
+from treadle.frontends.torch.importer import UnsupportedNodes, exported, import_exported, import_graph
 
 __all__ = ["UnsupportedNodes", "exported", "import_exported", "import_graph", "supported_operators"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch import fx
@@ -18,8 +19,61 @@ from xdsl.ir import Attribute
 from treadle.dialects.graph.dtypes import check_rank, element_type
 from treadle.dialects.location import node_location
 from treadle.errors import TreadleError
+from treadle.extensions import note_added
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.torch.arrays import dtype_of
+from treadle.frontends.common.extent import Array
+
+# PyTorch's tensors and types as NumPy's.
+
+DTYPES: dict[torch.dtype, np.dtype[np.generic]] = {
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.bool: np.dtype(np.bool_),
+    torch.int8: np.dtype(np.int8),
+    torch.int16: np.dtype(np.int16),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+    torch.uint8: np.dtype(np.uint8),
+    torch.uint16: np.dtype(np.uint16),
+    torch.uint32: np.dtype(np.uint32),
+    torch.uint64: np.dtype(np.uint64),
+}
+"""The element types that are supported."""
+
+_OF_TORCH = {dtype: own for own, dtype in DTYPES.items()}
+
+
+def dtype_of(dtype: torch.dtype, where: str) -> np.dtype[np.generic]:
+    """NumPy's type; TreadleError for one that tensors of Treadle do not hold."""
+    if dtype not in DTYPES:
+        raise TreadleError(f"element type {dtype} is not supported", where, ", ".join(map(str, DTYPES)))
+    return DTYPES[dtype]
+
+
+def array_of(tensor: torch.Tensor, where: str) -> Array:
+    """A tensor as an array that shares its memory, whatever its strides are.
+
+    TreadleError: an unsupported element type or layout, and a tensor that is not in the CPU's memory.
+    """
+    dtype = dtype_of(tensor.dtype, where)
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise TreadleError(f"a tensor on {tensor.device} of layout {tensor.layout}", where, "dense tensors on the CPU")
+    plain = tensor.detach().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(dtype)
+    return plain.numpy()
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """An array as a tensor that shares its memory, if that may be written."""
+    own = _OF_TORCH[array.dtype]
+    writeable = array if array.flags.writeable and array.flags.c_contiguous else array.copy()
+    if own == torch.bfloat16:
+        return torch.from_numpy(writeable.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(writeable)
+
 
 MAX_BYTES = 2 << 30
 """The largest constant that the conversion of a node makes."""
@@ -27,7 +81,7 @@ MAX_BYTES = 2 << 30
 STATIC = "torch.export.export without dynamic_shapes; for a range of shapes, an .onnx file with treadle.Dim"
 """What is accepted instead of a dynamic shape."""
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 Value = Any
 """An argument: a tensor, a number, a type, a string, a list of these, or None."""
@@ -169,7 +223,9 @@ def static_shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
 def source_line(node: fx.Node) -> str | None:
     """`file:line` of the innermost line outside of PyTorch that made a node, None if it is not known."""
     trace = str(node.meta.get("stack_trace") or "")
-    found = [place for place in re.findall(r'File "([^"]+)", line (\d+)', trace) if not place[0].startswith(_TORCH)]
+    found = [
+        place for place in re.findall(r'File "([^"]+)", line (\d+)', trace) if not place[0].startswith(_TORCH_FOLDER)
+    ]
     return f"{found[-1][0]}:{found[-1][1]}" if found else None
 
 
@@ -186,4 +242,38 @@ def location(node: fx.Node) -> NameLoc:
     return node_location(f"{node.name}{where}", str(node.target))
 
 
-__all__ = ["MAX_BYTES", "STATIC", "Call", "location", "place", "source_line", "static_shape"]
+# The registry of converters, by the name of the ATen operator and its overload.
+
+Converter = Callable[[Call, GraphBuilder], Tensor | Sequence[Tensor]]
+
+_REGISTRY: dict[str, Converter] = {}
+
+
+def converts(*operators: str) -> Callable[[Converter], Converter]:
+    """Registers a converter for operators such as `aten.add.Tensor`, without their namespace.
+
+    A converter gives the results in order; trailing ones may be left out, and are then not supported.
+    """
+
+    def register(function: Converter) -> Converter:
+        for name in operators:
+            assert name not in _REGISTRY, f"{name} is registered twice"
+            _REGISTRY[name] = function
+            note_added(name, function)
+        return function
+
+    return register
+
+
+def find_converter(target: object) -> Converter | None:
+    """The converter of a node's target, None if there is none.
+
+    Operators of the namespace `treadle` are those of ATen under another name, by which PyTorch does not decompose them.
+    """
+    namespace, _, name = str(target).partition(".")
+    return _REGISTRY.get(name) if namespace in ("aten", "treadle") else None
+
+
+def supported_operators() -> list[str]:
+    """Names of the operators that have a converter."""
+    return sorted(f"aten.{name}" for name in _REGISTRY)

@@ -15,12 +15,13 @@ from treadle.dialects.location import describe_nodes
 from treadle.passes.graph.definition_analysis import (
     defined,
     is_injective,
+    is_too_large,
     read_points,
     shape_of,
+    size,
     tensors_read,
     users_of,
 )
-from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.epilogue_index import Alignment, aligned
 from treadle.passes.graph.inline_compute import operator_names
 from treadle.schedules.default_template import default_template

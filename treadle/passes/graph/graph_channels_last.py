@@ -12,9 +12,15 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import ComputeOp, Operator, TransposeOp
-from treadle.passes.graph.layout.images import Form, Images, Layout
-from treadle.passes.graph.layout.operators import channels_last, folded_to_rows
-from treadle.passes.graph.layout.permutations import to_first, to_last
+from treadle.passes.graph.layout.channels_last import (
+    Form,
+    Images,
+    Layout,
+    channels_last,
+    folded_to_rows,
+    to_first,
+    to_last,
+)
 from treadle.passes.graph.rewriting import shape_of
 
 

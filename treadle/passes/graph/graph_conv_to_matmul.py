@@ -24,7 +24,7 @@ from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.linear import padded_at
-from treadle.passes.graph.layout.convolutions import has_no_overlap, is_pointwise
+from treadle.passes.graph.layout.channels_last import has_no_overlap, is_pointwise
 from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
 
 WIDE_FROM = 196

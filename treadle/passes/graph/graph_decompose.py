@@ -34,9 +34,37 @@ from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import accumulator, numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
-from treadle.passes.graph.decompose_rms_norm import DecomposeRmsNorm
 from treadle.passes.graph.one_kernel import is_one_kernel
 from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of
+
+# The pattern of graph-decompose that writes out root-mean-square normalisation.
+
+
+@dataclass(frozen=True)
+class DecomposeRmsNorm(RewritePattern):
+    """RMS normalisation as a sum of squares, and a product with one reciprocal square root a row.
+
+    always: decompose even what a template schedules whole
+    """
+
+    always: bool
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: RmsNormOp, rewriter: PatternRewriter) -> None:
+        if DYNAMIC_INDEX in op.shape or (not self.always and is_one_kernel(op)):
+            return
+        dims = range(op.dim.value.data, len(op.shape))
+        dtype = numpy_dtype(op.type.get_element_type())
+        count = constant_op(np.array(prod(op.shape[d] for d in dims), dtype))
+        epsilon = constant_op(np.array(op.epsilon.value.data, dtype))
+        squares = BinaryOp("mul", op.x, op.x)
+        total = ReductionOp("add", squares.result, dims, keep=True)
+        mean = BinaryOp("div", total.result, count.result)
+        spread = BinaryOp("add", mean.result, epsilon.result)
+        inverse = UnaryOp("rsqrt", spread.result)
+        normal = BinaryOp("mul", op.x, inverse.result)
+        steps = [count, epsilon, squares, total, mean, spread, inverse, normal]
+        replace(rewriter, op, [*steps, BinaryOp("mul", normal.result, op.scale)])
 
 
 @dataclass(frozen=True)
@@ -213,6 +241,3 @@ def _value_of(compute: ComputeOp, reduce: ReduceOp) -> tuple[Array, list[int]]:
     # What does not depend on a dimension is broadcast along it.
     dims = [d for d, stride in enumerate(values.strides) if stride != 0 and values.shape[d] > 1]
     return np.ascontiguousarray(values[tuple(slice(None) if d in dims else 0 for d in range(values.ndim))]), dims
-
-
-__all__ = ["GraphDecomposePass"]

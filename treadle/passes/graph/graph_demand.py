@@ -2,34 +2,298 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import isqrt
+from typing import TypeAlias
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue, Use
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, WholeOp, YieldOp
-from treadle.dialects.graph.fused import DemandedAttr, check_demands, dimension
+from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, DemandedAttr, FusedOp, ReduceOp, WholeOp, YieldOp
+from treadle.dialects.graph.fused import Constraint, check_demands, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-from treadle.index.expr import Expr
-from treadle.index.reader import IndexReader
+from treadle.index.bounds import facts_of
+from treadle.index.expr import Expr, Var, is_inside, var
+from treadle.index.reader import IndexReader, comparisons_in
 from treadle.passes.graph.definition_analysis import defined, read_index, shape_of
-from treadle.passes.graph.demand.facts import (
-    Extents,
-    Facts,
-    demanded_from,
-    either,
-    enclosing_function,
-    extents_of,
-    facts_from,
-)
-from treadle.passes.graph.demand.relevance import Relevance
-from treadle.passes.graph.demand.transfer import facts_of_source
+
+# Facts about extents: conjunctions of `expression + constant < extent`.
+
+Facts: TypeAlias = Mapping[tuple[Expr, int], int]
+"""(an expression without its constant, the number of an extent) -> the constant, with which it is less than the extent.
+The larger the constant, the more a fact says; none at all say nothing."""
+
+Extents: TypeAlias = Mapping[SSAValue, int]
+"""The arguments of @main that are extents, and their numbers."""
+
+
+def extents_of(main: FuncOp) -> Extents:
+    """The last arguments of @main, as many as its attribute `extents` names; none without it."""
+    names = main.attributes.get("extents")
+    if not isinstance(names, ArrayAttr) or not names.data:
+        return {}
+    count, args = len(names.data), main.body.block.args
+    return {arg: n for n, arg in enumerate(args[len(args) - count :])}
+
+
+def unknown_extent(number: int, count: int) -> TreadleError:
+    """The error of a demand on an extent that @main, which has `count`, does not have."""
+    accepted = f"extents from number 0 to {count - 1}" if count else "no demands"
+    return TreadleError(f"a demand names extent number {number}, and @main has {count}", accepted=accepted)
+
+
+class ExtentArguments:
+    """The arguments of @main that are extents, by their numbers."""
+
+    def __init__(self, extents: Extents):
+        self._tensors = {number: tensor for tensor, number in extents.items()}
+
+    def __getitem__(self, number: int) -> SSAValue:
+        """TreadleError for a number that there is not."""
+        if number not in self._tensors:
+            raise unknown_extent(number, len(self._tensors))
+        return self._tensors[number]
+
+
+def enclosing_function(op: Operation) -> FuncOp | None:
+    """The function that an operation is in; None if it is in none."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, FuncOp):
+        parent = parent.parent_op()
+    return parent
+
+
+def both(a: Facts, b: Facts) -> Facts:
+    """What holds where all of a and all of b hold."""
+    if not a or not b:
+        return a or b
+    return {key: max(facts[key] for facts in (a, b) if key in facts) for key in (*a, *b)}
+
+
+def either(a: Facts, b: Facts) -> Facts:
+    """What holds wherever a or b hold."""
+    return {key: min(constant, b[key]) for key, constant in a.items() if key in b}
+
+
+def fact(e: Expr, extent: int) -> tuple[tuple[Expr, int], int]:
+    """`e < extent` as an entry of facts."""
+    return (e - e.constant, extent), e.constant
+
+
+def facts_from(demanded: object, indices: Sequence[Expr]) -> Facts:
+    """What a demand on a tensor says where the element at `indices` is needed."""
+    constraints = demanded.data if isinstance(demanded, DemandedAttr) else ()
+    return dict(fact(constraint.at(indices), constraint.extent) for constraint in constraints)
+
+
+def demanded_from(facts: Facts) -> DemandedAttr:
+    """The attribute for facts about dimensions (`treadle.dialects.graph.fused.dimension`)."""
+    return DemandedAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
+
+
+def extent_below(value: SSAValue, extents: Extents) -> int | None:
+    """The number of an extent that is never less than an index: it is read, converted and clamped; else None.
+
+    Extents count from 0, so that a lower limit up to 0 changes nothing.
+    """
+    op = value.owner
+    if isinstance(op, arith.IndexCastOp):
+        return extent_below(op.input, extents)
+    if isinstance(op, arith.MinSIOp):
+        found = (extent_below(side, extents) for side in op.operands)
+        return next((number for number in found if number is not None), None)
+    if isinstance(op, arith.MaxSIOp):
+        known = [side for side in op.operands if not _is_at_most_zero(side)]
+        return extent_below(known[0], extents) if len(known) == 1 else None
+    if isinstance(op, AtOp) and not op.indices and op.predicate is None:
+        return extents.get(op.source)
+    return None
+
+
+def _is_at_most_zero(value: SSAValue) -> bool:
+    op = value.owner
+    return isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr) and op.value.value.data <= 0
+
+
+# What facts about a read say of the tensor that is read.
+
+
+def facts_of_source(facts: Facts, indices: Sequence[Expr], shape: Sequence[int]) -> Facts:
+    """What holds of each element of a tensor that is read at `indices` where the facts hold, over its dimensions.
+
+    A fact says of a source that `g < extent` if g is an expression of the source's indices that is never larger, at the
+    indices that are read, than what the fact is about. Tried for g are the digits of each dimension, and of two
+    dimensions that follow each other, where they have exactly the fact's value; then each dimension by itself.
+    """
+    transfer = _Transfer(indices, shape)
+    found: dict[tuple[Expr, int], int] = {}
+    for (e, extent), constant in facts.items():
+        constraint = transfer.constraint(e + constant, extent)
+        if constraint is not None:
+            key, least = fact(constraint.index, constraint.extent)
+            found[key] = max(least, found.get(key, least))
+    return found
+
+
+class _Transfer:
+    """One read of a tensor: its indices, as expressions, and the digits that are taken of them."""
+
+    def __init__(self, indices: Sequence[Expr], shape: Sequence[int]):
+        self._indices, self._shape = indices, shape
+        self._variables = [var(("index", d), 0, extent - 1) for d, extent in enumerate(shape)]
+        self._read_by = {v for index in indices for v in index.vars()}
+
+    def constraint(self, e: Expr, extent: int) -> Constraint | None:
+        """What `e < extent` says of the source; None if it says nothing."""
+        if not self._read_by.intersection(e.vars()):
+            return None
+        candidates = self._digits(e) if self._read_by.issuperset(e.vars()) else iter(())
+        for digits in candidates:
+            rest = (e - Constraint(digits, extent).at(self._indices)).as_int()
+            if rest is not None:
+                return self._telling(digits + rest, extent)
+        return self._bounded(e, extent)
+
+    def _digits(self, e: Expr) -> Iterator[Expr]:
+        """Digits of the source's dimensions that may have the value of e: all quotients, then remainders of them by the
+        number of values that e has."""
+        lo, hi = e.range()
+        count = None if lo is None or hi is None else hi - lo + 1
+        whole = [(dimension(d), extent) for d, extent in enumerate(self._shape) if extent > 1]
+        merged = [(a * n + b, m * n) for (a, m), (b, n) in pairwise(whole)]
+        yield from (digits for digits, _ in whole)
+        for digits, extent in (*whole, *merged):
+            quotients = [(c, digits // c) for c in _divisors(extent) if c < extent]
+            yield from (quotient for _, quotient in quotients)
+            if count is not None:
+                yield from (quotient % count for c, quotient in quotients if 1 < count < extent // c)
+
+    def _bounded(self, e: Expr, extent: int) -> Constraint | None:
+        """The closest of the constraints on a dimension by itself that e implies."""
+        best: tuple[int, Constraint] | None = None
+        for d, index in enumerate(self._indices):
+            if not set(index.vars()).intersection(e.vars()):
+                continue
+            lo, hi = (e - index).range()
+            if lo is None or hi is None:
+                continue
+            telling = self._telling(dimension(d) + lo, extent)
+            if telling is not None and (best is None or hi - lo < best[0]):
+                best = hi - lo, telling
+        return None if best is None else best[1]
+
+    def _telling(self, g: Expr, extent: int) -> Constraint | None:
+        """The constraint `g < extent`, unless it holds of all elements whatever the extent, which is at least 1."""
+        constraint = Constraint(g, extent)
+        most = constraint.at(self._variables).range()[1]
+        return constraint if most is None or most > 0 else None
+
+
+@cache
+def _divisors(n: int) -> list[int]:
+    small = [c for c in range(1, isqrt(n) + 1) if n % c == 0]
+    return sorted({*small, *(n // c for c in small)})
+
+
+# Under which facts a value of a definition matters to the elements that are needed.
+
+
+class Relevance:
+    """The facts under which each value of a definition matters, from those under which an element is needed.
+
+    A value that only one side of a select takes matters where that side is chosen; one that a read has instead, where
+    the read does not happen. What a predicate or an unclamped index is computed from matters everywhere: an element
+    that nobody needs may be computed, but must not read beyond a tensor.
+    """
+
+    def __init__(self, compute: ComputeOp, needed: Facts, extents: Extents, reader: IndexReader):
+        self._needed, self._extents, self._reader = needed, extents, reader
+        self._known: dict[SSAValue, Facts] = {}
+        self._block(compute.body.block)
+
+    def of_read(self, at: AtOp) -> Facts:
+        """The facts under which a read happens and matters."""
+        facts = self._known[at.result]
+        return facts if at.predicate is None else both(facts, self._given(at.predicate, True))
+
+    def _block(self, block: Block) -> None:
+        """Backwards: every use of a value is known before it."""
+        for op in reversed(list(block.ops)):
+            for result in op.results:
+                self._known[result] = self._of_uses(result)
+            for region in op.regions:
+                for inner in region.blocks:
+                    self._block(inner)
+
+    def _of_uses(self, value: SSAValue) -> Facts:
+        found: Facts | None = None
+        for use in value.uses:
+            facts = self._of_use(use)
+            found = facts if found is None else either(found, facts)
+            if not found:
+                break
+        return found or {}
+
+    def _of_use(self, use: Use) -> Facts:
+        op = use.operation
+        if isinstance(op, YieldOp):
+            parent = op.parent_op()
+            return self._known[parent.result] if isinstance(parent, ReduceOp) else self._needed
+        if isinstance(op, arith.SelectOp) and use.index > 0:
+            return both(self._known[op.result], self._given(op.cond, use.index == 1))
+        return self._of_read(op, use.index) if isinstance(op, AtOp) else self._of_results(op)
+
+    def _of_read(self, at: AtOp, operand: int) -> Facts:
+        """Of an operand of a read: the value that it has instead, an index, or the predicate."""
+        facts = self._known[at.result]
+        if at.otherwise is not None and operand == len(at.operands) - 1:
+            return both(facts, self._given(at.predicate, False))
+        position = operand - 1
+        if position >= len(at.indices):
+            return {}
+        assert isinstance(at.source.type, TensorType)
+        inside = (0, at.source.type.get_shape()[position] - 1)
+        if not is_inside(self._reader.read(at.indices[position]).range(), inside):
+            return {}
+        return both(facts, self._given(at.predicate, True))
+
+    def _of_results(self, op: Operation) -> Facts:
+        found: Facts | None = None
+        for result in op.results:
+            facts = self._known[result]
+            found = facts if found is None else either(found, facts)
+        return found or {}
+
+    def _given(self, condition: SSAValue | None, holds: bool) -> Facts:
+        """What a condition says of extents if it is true, or false."""
+        found: Facts = {}
+        if condition is None:
+            return found
+        for never_negative in facts_of(comparisons_in(self._reader, condition, holds)):
+            for limit, extent in self._limits(never_negative):
+                # limit - 1 - e >= 0 is e < limit, which is at most the extent.
+                key, constant = fact(limit - 1 - never_negative, extent)
+                found = both(found, {key: constant})
+        return found
+
+    def _limits(self, e: Expr) -> Iterator[tuple[Expr, int]]:
+        """The terms of an expression that are no larger than an extent, with its number."""
+        for monomial, k in e.terms:
+            atom = monomial[0]
+            if k != 1 or len(monomial) > 1 or not isinstance(atom, Var) or not isinstance(atom.key, SSAValue):
+                continue
+            extent = extent_below(atom.key, self._extents)
+            if extent is not None:
+                yield var(atom.key, *atom.range), extent
 
 
 @dataclass(frozen=True)
@@ -157,6 +421,3 @@ def _check(demands: Sequence[object], end: Operation) -> None:
     except VerifyException as error:
         message = f"output_demand: {error}"
         raise TreadleError(message, location_of(end) or "@main", "one #graph.demanded<...> for each result") from error
-
-
-__all__ = ["GraphDemandPass", "demand_within"]

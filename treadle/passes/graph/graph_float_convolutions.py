@@ -11,8 +11,7 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import CastOp, ConvOp
 from treadle.dialects.graph.definition import int_list
-from treadle.passes.graph.quantized.constants import is_constant
-from treadle.passes.graph.quantized.dequantized import is_byte_difference
+from treadle.passes.graph.graph_quantized_products import is_byte_difference, is_constant
 from treadle.passes.graph.rewriting import shape_of
 from treadle.target import Target
 

@@ -10,28 +10,61 @@ from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType, ModuleOp, i8
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import AtOp, ComputeOp, WholeOp, YieldOp
+from treadle.dialects.graph import AtOp, ComputeOp, PackedMatmulOp, WholeOp, YieldOp
 from treadle.dialects.graph.compute import yielded
+from treadle.dialects.graph.dtypes import ui8
 from treadle.passes.graph.definition_analysis import (
     has_only_users,
     is_bijective_in,
     is_injective,
+    is_too_large,
     moves_data,
     narrows_data,
     reads_by_user,
+    shape_of,
+    size,
     users_of,
     widens_data,
     worth_storing,
 )
-from treadle.passes.graph.definition_size import is_too_large, size
 from treadle.passes.graph.inline_compute import GrowingBodies, reads_of
-from treadle.passes.graph.narrow_results import is_narrow_result, makes_bytes
+
+# Results of products that are quantised: bytes, of which four take the place of one sum.
+
+
+def makes_bytes(compute: ComputeOp) -> bool:
+    """Whether the elements of a definition are floats made bytes."""
+    is_rounded = isinstance(yielded(compute.body).owner, arith.FPToUIOp | arith.FPToSIOp)
+    return is_rounded and compute.type.get_element_type() in (i8, ui8)
+
+
+def is_narrow_result(compute: ComputeOp) -> bool:
+    """Whether a definition makes bytes of floats that are computed, element by element, from one product's result,
+    which nothing else reads."""
+    if not makes_bytes(compute):
+        return False
+    reader = compute
+    while True:
+        source = _only_large(reader)
+        if source is None or not has_only_users(source, (reader,)):
+            return False
+        if not isinstance(source.owner, ComputeOp):
+            return isinstance(source.owner, PackedMatmulOp | WholeOp)
+        reader = source.owner
+
+
+def _only_large(compute: ComputeOp) -> SSAValue | None:
+    """The one tensor of as many elements as the result that a definition reads."""
+    volume = prod(compute.shape)
+    found = [tensor for tensor in compute.tensors() if prod(shape_of(tensor)) == volume]
+    return found[0] if len(found) == 1 else None
+
 
 _Reads: TypeAlias = dict[Operation, list[AtOp]]
 """The reads of one tensor by their tensor-level operation."""

@@ -11,7 +11,7 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import ConstantOp, MatmulOp
-from treadle.passes.graph.merge.branches import merge
+from treadle.passes.graph.branches import merge
 from treadle.passes.graph.rewriting import shape_of
 
 

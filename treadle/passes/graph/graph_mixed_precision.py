@@ -4,14 +4,181 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, bf16, f16, f32
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, bf16, f16, f32
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph import (
+    AttentionOp,
+    BroadcastOp,
+    CastOp,
+    ConcatOp,
+    ConstantOp,
+    ConvOp,
+    ConvTransposeOp,
+    GatherOp,
+    MaskOp,
+    MatmulOp,
+    Operator,
+    PadOp,
+    PoolOp,
+    ReshapeOp,
+    ResizeOp,
+    SliceOp,
+    TransposeOp,
+)
+from treadle.dialects.graph.definition import int_list
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.scalar import number_op
 from treadle.errors import TreadleError
-from treadle.passes.graph.precision.narrow import Narrowing
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, tensor
+
+# Narrowing: which operators of a function work on f16 or bf16, and where values are cast.
+
+_Heavy = MatmulOp | ConvOp | ConvTransposeOp | AttentionOp
+_Mover = ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | MaskOp | GatherOp | ResizeOp | PoolOp
+
+
+class Narrowing:
+    """Rewrites one function's operators of f32 to `element`."""
+
+    def __init__(self, block: Block, element: Attribute):
+        self.block, self.element = block, element
+        self._narrowed: dict[SSAValue, SSAValue] = {}
+        self._widened: list[CastOp] = []
+
+    def run(self) -> None:
+        """Narrows every operator that gains, in order."""
+        chosen = self._chosen()
+        for op in list(self.block.ops):
+            if isinstance(op, Operator) and op in chosen:
+                self._narrow(op)
+        for cast in self._widened:
+            if not cast.result.uses:
+                Rewriter.erase_op(cast)
+
+    def _chosen(self) -> set[Operator]:
+        """The heavy operators, and the movers before and after them."""
+        movers = [op for op in self.block.ops if isinstance(op, _Mover) and self._may_narrow(op)]
+        chosen: set[Operator] = {op for op in self.block.ops if isinstance(op, _Heavy) and self._may_narrow(op)}
+        narrow = {value for op in chosen for value in (*_operands(op), op.result)}
+        grows = True
+        while grows:
+            joining = [op for op in movers if op not in chosen and not narrow.isdisjoint((*_operands(op), op.result))]
+            chosen.update(joining)
+            narrow.update(value for op in joining for value in (*_operands(op), op.result))
+            grows = bool(joining)
+        return chosen
+
+    def _may_narrow(self, op: Operator) -> bool:
+        """Whether an operator on f32 may be narrowed: it only selects among its operands or is heavy, and its constants
+        fit."""
+        if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
+            return False
+        constants = [constant_of(value) for value in _operands(op)]
+        if isinstance(op, MaskOp):
+            constants.append(np.array(op.fill.value.data, np.float32))
+        return all(constant is None or self._fits(constant) for constant in constants)
+
+    def _fits(self, constant: Array) -> bool:
+        narrow = self._as_narrow(constant).astype(np.float32)
+        return bool(np.all(np.isfinite(narrow) | ~np.isfinite(constant)))
+
+    def _as_narrow(self, constant: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return constant.astype(numpy_dtype(self.element))
+
+    def _narrow(self, op: Operator) -> None:
+        mine = set(_operands(op))
+        operands = [self._narrow_value(value) if value in mine else value for value in op.operands]
+        type = TensorType(self.element, op.shape)
+        properties = dict(op.properties)
+        if isinstance(op, MaskOp):
+            properties["fill"] = number_op(op.fill.value.data, self.element).value
+        copy = op.__class__.create(operands=operands, result_types=[type], properties=properties)
+        copy.location, copy.results[0].name_hint = op.location, op.result.name_hint
+        wide = self._widen(copy.results[0])
+        Rewriter.insert_op([copy, wide], InsertPoint.before(op))
+        Rewriter.replace_op(op, [], [wide.result])
+
+    def _widen(self, value: SSAValue) -> CastOp:
+        cast = CastOp(value, f32)
+        self._widened.append(cast)
+        return cast
+
+    def _narrow_value(self, value: SSAValue) -> SSAValue:
+        """A value in the narrow type, rounded where it is computed."""
+        owner = value.owner
+        if isinstance(owner, CastOp) and tensor(owner.x).get_element_type() == self.element:
+            return owner.x
+        if value not in self._narrowed:
+            constant = constant_of(value)
+            self._narrowed[value] = self._rounded(value) if constant is None else self._converted(value, constant)
+        return self._narrowed[value]
+
+    def _converted(self, value: SSAValue, constant: Array) -> SSAValue:
+        op = constant_op(self._as_narrow(constant))
+        owner = value.owner
+        assert isinstance(owner, ConstantOp)
+        op.location, op.result.name_hint = owner.location, value.name_hint
+        Rewriter.insert_op(op, InsertPoint.after(owner))
+        return op.result
+
+    def _rounded(self, value: SSAValue) -> SSAValue:
+        """Casts a value once; all its readers then read what was stored."""
+        narrow = CastOp(value, self.element)
+        owner = value.owner
+        inside = isinstance(owner, Operation)
+        point = InsertPoint.after(owner) if inside else InsertPoint.at_start(self.block)
+        kept = not inside or any(isinstance(use.operation, ReturnOp) for use in value.uses)
+        wide = self._widen(narrow.result)
+        narrow.location = wide.location = owner.location if inside else narrow.location
+        Rewriter.insert_op([narrow, wide], point)
+        if not kept:
+            value.replace_uses_with_if(wide.result, lambda use: use.operation is not narrow)
+            self._narrowed[wide.result] = narrow.result
+        return narrow.result
+
+
+def _operands(op: Operator) -> list[SSAValue]:
+    """The operands whose type follows that of the result: not indices, extents or a mask of scores."""
+    if isinstance(op, GatherOp):
+        return [op.data]
+    if isinstance(op, MaskOp):
+        return [op.x]
+    if isinstance(op, AttentionOp):
+        return [op.q, op.k, op.v]
+    return list(op.operands)
+
+
+# Readers of a rounded tensor that widen it again, and may read what it was rounded from.
+
+
+def read_wide(rounded: SSAValue, exact: SSAValue) -> None:
+    """Has readers that widen a rounded tensor read the exact one instead, also behind operators that only move it."""
+    for reader in list(dict.fromkeys(use.operation for use in rounded.uses)):
+        if isinstance(reader, CastOp) and reader.type == exact.type:
+            Rewriter.replace_op(reader, [], [exact])
+        elif isinstance(reader, ReshapeOp | TransposeOp):
+            moved = _moved(reader, exact)
+            moved.location, moved.result.name_hint = reader.location, reader.result.name_hint
+            Rewriter.insert_op(moved, InsertPoint.after(reader))
+            read_wide(reader.result, moved.result)
+            for op in (reader, moved):
+                if not op.result.uses:
+                    Rewriter.erase_op(op)
+
+
+def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | TransposeOp:
+    """The operator on another tensor of the same shape."""
+    if isinstance(op, ReshapeOp):
+        return ReshapeOp(value, op.shape)
+    return TransposeOp(value, int_list(op.properties, "perm"))
+
 
 _NARROW = {"f16": f16, "bf16": bf16}
 _ACCEPTED = ("f32", "tf32", *_NARROW)
@@ -58,6 +225,3 @@ class GraphMixedPrecisionPass(ModulePass):
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 Narrowing(function.body.block, narrow).run()
-
-
-__all__ = ["GraphMixedPrecisionPass"]

@@ -12,9 +12,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import ConstantOp, MatmulOp, Operator, TransposeOp
+from treadle.passes.graph.packed_tiles import ByteMatrix, byte_matrix, byte_operand, corrected, corrected_by_both
 from treadle.passes.graph.rewriting import constant_op
-from treadle.passes.graph.tiles.byte_operands import ByteMatrix, byte_matrix, byte_operand
-from treadle.passes.graph.tiles.corrections import corrected, corrected_by_both
 from treadle.target import Target
 
 

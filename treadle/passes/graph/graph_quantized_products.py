@@ -8,18 +8,215 @@ from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, f32
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, f32, i8, i32
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import BinaryOp, CastOp, ConvOp, MatmulOp, Operator, PoolOp, ReshapeOp, UnaryOp
+from treadle.dialects.graph import (
+    BinaryOp,
+    CastOp,
+    ConstantOp,
+    ConvOp,
+    MatmulOp,
+    Operator,
+    PoolOp,
+    ReshapeOp,
+    TransposeOp,
+    UnaryOp,
+)
 from treadle.dialects.graph.definition import int_list
-from treadle.passes.graph.quantized.constants import constant_value, is_constant
-from treadle.passes.graph.quantized.dequantized import LARGEST, Dequantized, dequantized
-from treadle.passes.graph.quantized.requantized import discard, divided
-from treadle.passes.graph.rewriting import shape_of
+from treadle.dialects.graph.dtypes import integer_limits, ui8
+from treadle.dialects.graph.evaluate import evaluate
+from treadle.passes.graph.rewriting import Array, constant_of, shape_of, tensor
 from treadle.target import Target
+
+# Values that operators compute from constants, before they are folded.
+
+_DEEPEST = 12
+"""Operators between constants and a value, at most: parameters of quantisation have a cast, a difference, some moves
+and products. Of a model's other values, whose operators are many, few are looked at."""
+
+
+def is_constant(value: SSAValue, deepest: int = _DEEPEST) -> bool:
+    """Whether a value depends on constants only, through few operators."""
+    op = value.owner
+    if isinstance(op, ConstantOp):
+        return True
+    if not isinstance(op, Operator) or not op.operands or not deepest:
+        return False
+    return all(is_constant(operand, deepest - 1) for operand in op.operands)
+
+
+def constant_value(value: SSAValue) -> Array | None:
+    """The array of a constant in this sense; None for any other value."""
+    return _value(value) if is_constant(value) else None
+
+
+def _value(value: SSAValue) -> Array | None:
+    op = value.owner
+    if isinstance(op, ConstantOp):
+        return constant_of(value)
+    if not isinstance(op, Operator) or DYNAMIC_INDEX in shape_of(value):
+        return None
+    known: dict[SSAValue, Array] = {}
+    for operand in op.operands:
+        array = _value(operand)
+        if array is None:
+            return None
+        known[operand] = array
+    return evaluate(op, known)
+
+
+# Tensors of floats that are bytes, less a zero point, times a scale.
+
+LARGEST = 255
+"""The size of a byte less a zero point, at most."""
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """`numbers * scale`: a tensor of i32, each at most `LARGEST` in size, and one of f32 that is broadcast to it.
+
+    moves: the detached operations that compute both, in order, where the model moves what it has dequantised
+    """
+
+    numbers: SSAValue
+    scale: SSAValue
+    moves: tuple[Operation, ...] = ()
+
+
+def dequantized(value: SSAValue) -> Dequantized | None:
+    """What a tensor of f32 was dequantised from; None if it was not. Reshapes of a tensor with one scale, and
+    transposes, are repeated on the numbers."""
+    op = value.owner
+    if isinstance(op, BinaryOp) and op.kind.data == "mul" and tensor(value).get_element_type() == f32:
+        cast = op.lhs.owner
+        fits = isinstance(cast, CastOp) and shape_of(op.lhs) == op.shape and is_byte_difference(cast.x)
+        return Dequantized(cast.x, op.rhs) if isinstance(cast, CastOp) and fits else None
+    if not isinstance(op, ReshapeOp | TransposeOp):
+        return None
+    found = dequantized(op.x)
+    if found is None:
+        return None
+    return _reshaped(op, found) if isinstance(op, ReshapeOp) else _transposed(op, found)
+
+
+def is_byte_difference(value: SSAValue) -> bool:
+    """Whether a tensor of i32 is one of bytes, or one of bytes less a zero point that is a byte of the same type."""
+    op = value.owner
+    if isinstance(op, CastOp):
+        return op.type.get_element_type() == i32 and tensor(op.x).get_element_type() in (i8, ui8)
+    if not isinstance(op, BinaryOp) or op.kind.data != "sub":
+        return False
+    x = op.lhs.owner
+    if not isinstance(x, CastOp) or not is_byte_difference(op.lhs) or op.shape != shape_of(op.lhs):
+        return False
+    return _is_number_of(op.rhs, tensor(x.x).get_element_type())
+
+
+def _is_number_of(zero: SSAValue, element: Attribute) -> bool:
+    """Whether a tensor of i32 is one of numbers that a type of bytes has."""
+    cast, number = zero.owner, constant_value(zero)
+    if number is not None:
+        lowest, highest = integer_limits(element)
+        return bool(np.all((lowest <= number) & (number <= highest)))
+    return isinstance(cast, CastOp) and tensor(cast.x).get_element_type() == element
+
+
+def _reshaped(op: ReshapeOp, found: Dequantized) -> Dequantized | None:
+    if prod(shape_of(found.scale)) != 1:
+        return None
+    numbers = ReshapeOp(found.numbers, op.shape)
+    scale = ReshapeOp(found.scale, [])
+    return Dequantized(numbers.result, scale.result, (*found.moves, numbers, scale))
+
+
+def _transposed(op: TransposeOp, found: Dequantized) -> Dequantized:
+    order = int_list(op.properties, "perm")
+    numbers = TransposeOp(found.numbers, order)
+    shape = shape_of(found.scale)
+    whole = ReshapeOp(found.scale, [*[1] * (len(order) - len(shape)), *shape])
+    scale = TransposeOp(whole.result, order)
+    return Dequantized(numbers.result, scale.result, (*found.moves, numbers, whole, scale))
+
+
+# Divisions by the scale of a result, as part of the factors and terms that are there anyway.
+
+
+def divided(value: SSAValue, scale: SSAValue) -> list[Operation]:
+    """The detached operations of which the last gives `value / scale`, without a division of what is no constant.
+
+    None of them where there is no such form: `scale` has to be one positive constant, and `value` sums, maxima and
+    moves, which nothing else reads, of products of integers by constants.
+    """
+    of_scale = constant_value(scale)
+    if of_scale is None or of_scale.size != 1 or not of_scale.reshape(-1)[0] > 0:
+        return []
+    new: list[Operation] = []
+    if _divided(value, scale, new) is None:
+        discard(new)
+        return []
+    return new
+
+
+def discard(detached: Sequence[Operation]) -> None:
+    """Erases operations that were not inserted, so that they read nothing any more."""
+    for op in reversed(detached):
+        op.erase()
+
+
+def _divided(value: SSAValue, scale: SSAValue, new: list[Operation]) -> SSAValue | None:
+    op = value.owner
+    if is_constant(value):
+        return _quotient(value, scale, new)
+    if len(list(value.uses)) != 1 or tensor(value).get_element_type() != f32:
+        return None
+    if isinstance(op, BinaryOp) and op.kind.data == "mul":
+        sides = ((op.lhs, op.rhs), (op.rhs, op.lhs))
+        number, factor = next((pair for pair in sides if is_constant(pair[1])), (None, None))
+        if number is None or factor is None or not isinstance(number.owner, CastOp):
+            return None
+        operands: list[SSAValue | None] = [number, _quotient(factor, scale, new)]
+    elif isinstance(op, BinaryOp) and op.kind.data in ("add", "sub", "max", "min"):
+        operands = [_divided(x, scale, new) for x in op.operands]
+    elif (isinstance(op, UnaryOp) and op.kind.data == "relu") or isinstance(op, ReshapeOp | TransposeOp):
+        operands = [_divided(op.x, scale, new)]
+    else:
+        return None
+    known = [x for x in operands if x is not None]
+    if len(known) < len(operands):
+        return None
+    new.append(_with_operands(op, known))
+    return new[-1].results[0]
+
+
+def _with_operands(op: Operation, operands: list[SSAValue]) -> Operation:
+    if isinstance(op, BinaryOp):
+        return BinaryOp(op.kind.data, *operands)
+    if isinstance(op, UnaryOp):
+        return UnaryOp(op.kind.data, *operands)
+    if isinstance(op, ReshapeOp):
+        return ReshapeOp(operands[0], op.shape)
+    assert isinstance(op, TransposeOp)
+    return TransposeOp(operands[0], int_list(op.properties, "perm"))
+
+
+def _quotient(value: SSAValue, scale: SSAValue, new: list[Operation]) -> SSAValue | None:
+    """A constant divided by the scale; None where that overflows, or loses bits to a subnormal number."""
+    a, b = constant_value(value), constant_value(scale)
+    if a is None or b is None or a.dtype != np.float32:
+        return None
+    with np.errstate(all="ignore"):
+        found = np.abs(a.astype(np.float64) / b.reshape(-1)[0])
+    limits = np.finfo(np.float32)
+    if not np.all((a == 0) | ((found >= limits.tiny) & (found <= limits.max))):
+        return None
+    one = ReshapeOp(scale, [])
+    assert prod(shape_of(scale)) == 1
+    new += [one, BinaryOp("div", value, one.result)]
+    return new[-1].results[0]
+
 
 _MOST_TERMS = (1 << 31) // LARGEST**2
 """Terms of a sum that i32 holds: a term is a product of two bytes less zero points."""
@@ -175,6 +372,3 @@ def _replace(old: Operator, new: Sequence[Operation]) -> None:
         if isinstance(source, Operator) and source.parent is not None and not source.result.uses:
             sources += [operand.owner for operand in source.operands]
             Rewriter.erase_op(source)
-
-
-__all__ = ["GraphQuantizedProductsPass"]

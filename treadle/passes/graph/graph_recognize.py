@@ -10,9 +10,8 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
 
 from treadle.passes.graph.recognize.attention import ATTENTION
-from treadle.passes.graph.recognize.gelu import GELU
 from treadle.passes.graph.recognize.layer_norm import NORMS
-from treadle.passes.graph.recognize.softmax import SOFTMAX
+from treadle.passes.graph.recognize.matching import GELU, SOFTMAX
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import CastOp, ConvOp, PoolOp
-from treadle.passes.graph.precision.wide_reads import read_wide
+from treadle.passes.graph.graph_mixed_precision import read_wide
 from treadle.passes.graph.rewriting import tensor
 from treadle.target import Target
 

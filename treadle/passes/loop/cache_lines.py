@@ -17,10 +17,10 @@ from treadle.index.algebra import depends_on, stride_along
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses
-from treadle.passes.loop.counted_loops import loops_in, most_trips, trip_count
+from treadle.passes.loop.count_work import loops_in, most_trips, trip_count
 from treadle.passes.loop.kernels import constant_index
-from treadle.schedules.op_cost import op_cost
-from treadle.schedules.search.cache_traffic import LINE
+from treadle.schedules.gpu_work import op_cost
+from treadle.schedules.search.work import LINE
 
 _MOST_PLACES = 64
 """Places of one access in unrolled loops."""

@@ -30,17 +30,17 @@ from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import depends_on
 from treadle.index.expr import Expr
 from treadle.passes.loop.accesses import Access, accesses
-from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
+from treadle.passes.loop.count_work import Unclamped, mean_trips, probability
 from treadle.schedules.gpu_work import (
     OTHER_REGISTERS,
     SECTOR_BYTES,
     Addresses,
     GpuWork,
     in_warps,
+    op_cost,
     sectors,
     shared_cycles,
 )
-from treadle.schedules.op_cost import op_cost
 
 _REGISTER_BYTES = 4
 _ROUNDING = 2.0

@@ -2,23 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.loop import FuncOp, Space
-from treadle.index.algebra import depends_on
+from treadle.dialects.loop import ArriveOp, FuncOp, Space
+from treadle.index.algebra import depends_on, likelihood
 from treadle.index.expr import Expr, const
+from treadle.index.reader import IndexReader
 from treadle.passes.loop.accesses import Access, accesses, buffer_bytes
-from treadle.passes.loop.frequencies import Unclamped, mean_trips, probability
-from treadle.schedules.digits import digits_of
-from treadle.schedules.op_cost import op_cost
-from treadle.schedules.search.cache_traffic import Node, Touch, reuse_of
-from treadle.schedules.search.work import REGISTER_BYTES, Body, Work, masked_accesses, strided_loads
+from treadle.passes.loop.kernels import constant_index
+from treadle.schedules.access_analysis import digits_of
+from treadle.schedules.gpu_work import op_cost
+from treadle.schedules.search.work import (
+    REGISTER_BYTES,
+    Body,
+    Node,
+    Touch,
+    Work,
+    masked_accesses,
+    reuse_of,
+    strided_loads,
+)
+
+# How often the code of a kernel runs, as cost models count it: trips, probabilities of branches, indices inside.
+
+
+class Unclamped(IndexReader):
+    """Reads an index as if it were not clamped: as far as tiles do not overhang, it is not."""
+
+    def read(self, value: SSAValue) -> Expr:
+        op = value.owner
+        if isinstance(op, arith.MinSIOp | arith.MaxSIOp):
+            return self.read(op.rhs if isinstance(op.lhs.owner, arith.ConstantOp) else op.lhs)
+        return super().read(value)
+
+
+def mean_trips(loop: scf.ForOp, reader: IndexReader) -> float:
+    """The trip count of a loop; of bounds that depend on other variables, at the middle of their range."""
+    (lo, first), (end, last) = reader.read(loop.lb).range(), reader.read(loop.ub).range()
+    step = reader.read(loop.step).as_int() or 1
+    if lo is None or first is None or end is None or last is None:
+        return 1.0
+    return max(1.0, ((end + last) / 2 - (lo + first) / 2) / step)
+
+
+def probability(condition: SSAValue, reader: IndexReader, taken: SSAValue | None = None) -> float:
+    """The probability of a condition, if each value of the index that it compares is equally likely. Comparisons of
+    what depends on the index `taken` are true."""
+    op = condition.owner
+    if isinstance(op, arith.AndIOp):
+        return probability(op.lhs, reader, taken) * probability(op.rhs, reader, taken)
+    if isinstance(op, arith.OrIOp):
+        neither = [1 - probability(side, reader, taken) for side in op.operands]
+        return 1 - neither[0] * neither[1]
+    if isinstance(op, ArriveOp):
+        return 1 / op.blocks.value.data
+    if not isinstance(op, arith.CmpiOp) or not isinstance(op.lhs.type, IndexType):
+        return 1.0
+    comparisons = reader.comparisons(op)
+    if comparisons is None or len(comparisons) != 1 or depends_on(comparisons[0].difference, taken):
+        return 1.0
+    return likelihood(comparisons[0].kind, comparisons[0].difference.range())
+
+
+# How often loops run.
+
+
+def trip_count(loop: scf.ForOp) -> int | None:
+    """How many times a loop over `index` runs; None where its bounds or its step are no constants."""
+    lo, end, step = (constant_index(bound) for bound in (loop.lb, loop.ub, loop.step))
+    if lo is None or end is None or step is None or step < 1 or not isinstance(loop.lb.type, IndexType):
+        return None
+    return max(0, -((lo - end) // step))
+
+
+def most_trips(loop: scf.ForOp, reader: IndexReader) -> int | None:
+    """How many times a loop over `index` runs at most, by the range of where it ends; None where its beginning or its
+    step is no constant, or the end has no upper limit."""
+    lo, step, (_, end) = constant_index(loop.lb), constant_index(loop.step), reader.read(loop.ub).range()
+    if lo is None or end is None or step is None or step < 1 or not isinstance(loop.lb.type, IndexType):
+        return None
+    return max(0, -((lo - end) // step))
+
+
+def loops_in(block: Block) -> Iterator[scf.ForOp]:
+    """Every `scf.for` in a block, outer loops before those inside them."""
+    for op in block.ops:
+        if isinstance(op, scf.ForOp):
+            yield op
+        for region in op.regions:
+            for inner in region.blocks:
+                yield from loops_in(inner)
+
 
 _UNROLL = "loop.unroll"
 
@@ -187,6 +267,3 @@ def _accumulates(access: Access, op: Operation) -> bool:
             return True
         todo += [value for value in owner.operands if not isinstance(value.type, IndexType | MemRefType)]
     return False
-
-
-__all__ = ["count_work"]

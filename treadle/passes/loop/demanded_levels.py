@@ -2,26 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.rewriter import Rewriter
 from xdsl.traits import MemoryEffectKind
 
 from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import DemandedAttr
-from treadle.dialects.graph.fused import Constraint
-from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
+from treadle.dialects.graph.fused import Constraint, dimension
+from treadle.dialects.loop import AllocOp, ArriveOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
 from treadle.index.algebra import always_less, span_of
-from treadle.index.expr import Div, Expr, Var, var
+from treadle.index.expr import Div, Expr, Monomial, Var, floordiv, mod, sum_of, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import Extents
-from treadle.passes.loop.arrivals import agree
-from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element
+from treadle.passes.graph.graph_demand import Extents
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.private_buffers import is_of_launch, is_private
+
+# Extents as values in a kernel.
+
+
+def read_extent(buffer: SSAValue, bound: int, least: int = 0) -> tuple[Expr, list[Operation]]:
+    """An extent that a buffer of one i64 holds, clamped to least..bound, and the operations that read it."""
+    load = LoadOp(buffer, [])
+    limit = arith.ConstantOp(IntegerAttr(bound, i64))
+    lower = arith.MinSIOp(load.result, limit.result)
+    first = arith.ConstantOp(IntegerAttr(least, i64))
+    clamped = arith.MaxSIOp(lower.result, first.result)
+    cast = arith.IndexCastOp(clamped.result, IndexType())
+    cast.result.name_hint = buffer.name_hint
+    return var(cast.result, least, bound), [load, limit, lower, first, clamped, cast]
+
+
+# Tests of indices against extents: which compare with the same, and what is left once they always hold.
+
+
+def computation(value: SSAValue) -> list[Operation]:
+    """The operations that a value is computed by, operands first, up to arguments."""
+    found: dict[Operation, None] = {}
+
+    def add(each: SSAValue) -> None:
+        if isinstance(each.owner, Operation) and each.owner not in found:
+            for operand in each.owner.operands:
+                add(operand)
+            found[each.owner] = None
+
+    add(value)
+    return list(found)
+
+
+def text_of(value: SSAValue) -> str:
+    """Equal for values that are computed from the same arguments in the same way."""
+    texts: dict[SSAValue, str] = {}
+
+    def name(each: SSAValue) -> str:
+        return texts.get(each, f"argument {id(each)}")
+
+    for op in computation(value):
+        attributes: Mapping[str, object] = {**op.attributes, **op.properties}
+        operands = ", ".join(map(name, op.operands))
+        text = f"{op.name}({operands}) {sorted((key, str(each)) for key, each in attributes.items())}"
+        texts |= dict.fromkeys(op.results, text)
+    return name(value)
+
+
+def drop_test(test: arith.CmpiOp) -> None:
+    """Loads that were tested by it alone are always inside now."""
+    for use in list(test.result.uses):
+        load = use.operation
+        if isinstance(load, LoadOp):
+            plain = LoadOp(load.buffer, list(load.indices))
+            plain.attributes |= load.attributes
+            plain.location = load.location
+            plain.result.name_hint = load.result.name_hint
+            Rewriter.replace_op(load, plain)
+
+
+# Blocks that work together: those that arrive at one counter.
+
+_MOST_BLOCKS = 1 << 16
+"""Blocks of a grid that are compared one by one."""
+
+
+def agree(kernel: KernelOp, reader: IndexReader, e: Expr) -> bool:
+    """Whether an expression of the block's number has one value for all blocks that arrive at the same counters.
+
+    Blocks see what others store only there, so that either all of these may be left out, or none.
+    """
+    counters = [reader.read(op.index) for op in kernel.body.walk() if isinstance(op, ArriveOp)]
+    grid, block = kernel.grid.value.data, kernel.block_id
+    if not counters or grid > _MOST_BLOCKS or any(v.key is not block for each in (e, *counters) for v in each.vars()):
+        return False
+    values: dict[tuple[int, ...], int] = {}
+    for number in range(grid):
+        at = {block: number}
+        value = e.evaluate(at)
+        if values.setdefault(tuple(counter.evaluate(at) for counter in counters), value) != value:
+            return False
+    return True
+
+
+# Which elements of a kernel's own buffer are read where something is needed, in terms of the buffer's indices.
+
+
+def is_accessed_by_element(alloc: AllocOp) -> bool:
+    """Whether nobody but one thread's loads and stores accesses a buffer."""
+    space = type_of(alloc.buffer).memory_space
+    is_of_thread = isinstance(space, SpaceAttr) and space.data is Space.REGISTER
+    return is_of_thread and all(isinstance(use.operation, LoadOp | StoreOp) for use in alloc.buffer.uses)
+
+
+def constraint_on(alloc: AllocOp, index: Sequence[Expr], least: Expr, extent: int) -> Constraint | None:
+    """`least < extent`, where an element of a buffer is read at `index`, as a constraint on the element.
+
+    With a buffer of 64 rows that a loop over tiles reads at `8 * tile + row`, for row up to 7, `first + 8 * tile <
+    extent` is `first + 8 * (d0 floordiv 8) < extent`. None where what is compared depends on more than the buffer's
+    index, and what does not change as long as the buffer exists.
+    """
+    home = alloc.parent
+    if home is None:
+        return None
+    digits: dict[object, Expr] = {}
+    for d, position in enumerate(index):
+        digits |= _digits(position, dimension(d), home)
+    compared = least.substitute(digits)
+    return None if any(_changes(v, home) for v in compared.vars()) else Constraint(compared, extent)
+
+
+def _digits(position: Expr, index: Expr, home: Block) -> dict[object, Expr]:
+    """The variables of loops around an access in terms of its index: `tile` and `row` of `8 * tile + row`; not those
+    that overlap with smaller ones."""
+    moving = {monomial: k for monomial, k in position.terms if any(_changes(v, home) for v in _variables(monomial))}
+    below, found, terms = sum_of(moving, 0), dict[object, Expr](), sorted(moving.items(), key=lambda term: -term[1])
+    rest = index - (position - below)
+    for monomial, k in terms:
+        below = below - Expr(((monomial, k),), 0)
+        least, most = below.range()
+        atom = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(atom, Var) or least is None or most is None or least < 0 or most >= k:
+            break
+        found[atom.key] = floordiv(rest, k)
+        rest = mod(rest, k)
+    return found
+
+
+def _variables(monomial: Monomial) -> Sequence[Var]:
+    return Expr(((monomial, 1),), 0).vars()
+
+
+def _changes(v: Var, home: Block) -> bool:
+    """Whether a variable may have several values while a buffer of a block exists; dimensions are its own index."""
+    value = value_of(v)
+    if not isinstance(value, SSAValue):
+        return not isinstance(value, str)
+    owner = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return owner is None or (owner is not home and home.is_ancestor(owner))
 
 
 @dataclass(frozen=True)
@@ -271,6 +410,3 @@ def _only_loop(block: Block) -> scf.ForOp | None:
     """The loop that a block consists of, but for arithmetic and buffers."""
     rest = [op for op in block.ops if not isinstance(op, AllocOp) and not is_pure(op)]
     return rest[0] if len(rest) == 1 and isinstance(rest[0], scf.ForOp) else None
-
-
-__all__ = ["Condition", "Level", "Levels"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -13,10 +13,37 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.loop import FuncOp, KernelOp
-from treadle.index.algebra import divisor_chain
-from treadle.passes.loop.counted_loops import loops_in, trip_count
-from treadle.passes.loop.index_divisors import index_divisors
+from treadle.index.algebra import divisor_chain, divisors_of
+from treadle.index.reader import IndexReader
+from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, kernels_of
+
+# The divisors of the quotients and remainders in a kernel's index arithmetic.
+
+DIVISIONS = (arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.DivSIOp, arith.RemSIOp)
+_ARITHMETIC = (*DIVISIONS, arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.ConstantOp)
+
+
+def index_divisors(kernel: KernelOp | FuncOp) -> dict[Hashable, set[int]]:
+    """What `divisors_of` gives for each value that a kernel's indices are computed from, after simplification."""
+    operations = list(kernel.body.block.walk())
+    if not any(isinstance(op, DIVISIONS) for op in operations):
+        return {}
+    reader = IndexReader()
+    return divisors_of(reader.read(operand) for operand in _used_indices(operations))
+
+
+def _used_indices(operations: Iterable[Operation]) -> Iterable[SSAValue]:
+    """The indices that something other than index arithmetic uses."""
+    seen: set[SSAValue] = set()
+    for op in operations:
+        if isinstance(op, _ARITHMETIC):
+            continue
+        for operand in op.operands:
+            if operand not in seen and isinstance(operand.type, IndexType):
+                seen.add(operand)
+                yield operand
+
 
 index = IndexType()
 
@@ -181,6 +208,3 @@ def _inserted(op: Operation, point: InsertPoint, source: Operation) -> SSAValue:
     op.location = source.location
     Rewriter.insert_op(op, point)
     return op.results[0]
-
-
-__all__ = ["LoopDelinearizePass", "delinearize_kernel", "split_loop"]

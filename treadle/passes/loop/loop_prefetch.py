@@ -18,9 +18,9 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.cache_lines import Body, Level, Lines, element_bytes, levels_around, lines_by_level
-from treadle.passes.loop.counted_loops import loops_in, trip_count
+from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
-from treadle.schedules.search.cache_traffic import LINE
+from treadle.schedules.search.work import LINE
 from treadle.target import KIB
 
 _CYCLES = 128

@@ -23,9 +23,8 @@ from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import ExtentArguments, enclosing_function, extents_of
-from treadle.passes.loop.buffer_demand import constraint_on, is_accessed_by_element
-from treadle.passes.loop.extent_values import read_extent
+from treadle.passes.graph.graph_demand import ExtentArguments, enclosing_function, extents_of
+from treadle.passes.loop.demanded_levels import constraint_on, is_accessed_by_element, read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS

@@ -17,9 +17,8 @@ from treadle.index.algebra import always_less
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Div, Expr, Var, floordiv, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.demand.facts import Extents, enclosing_function, extents_of
-from treadle.passes.loop.demanded_levels import Condition, Level, Levels
-from treadle.passes.loop.extent_values import read_extent
+from treadle.passes.graph.graph_demand import Extents, enclosing_function, extents_of
+from treadle.passes.loop.demanded_levels import Condition, Level, Levels, read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations
 

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, MultiplyTilesOp, Space, SpaceAttr
-from treadle.passes.loop.counted_loops import loops_in, trip_count
+from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
 from treadle.target import Target
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import IndexType, VectorType, f32, i1
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, i1, i8, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from treadle.dialects.loop import LaneMaskOp, LoadOp, StoreOp, StridedLoadOp, StridedStoreOp
+from treadle.dialects.effects import only_computes
+from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.loop import (
+    LANE_CONVERSIONS,
+    LaneCompareOp,
+    LaneConvertOp,
+    LaneMaskOp,
+    LaneSelectOp,
+    LoadOp,
+    StoreOp,
+    StridedLoadOp,
+    StridedStoreOp,
+)
+from treadle.dialects.loop.vector import LANE_COMPARISONS
 from treadle.dialects.scalar import number_op
 from treadle.index.algebra import Comparison, alignment, split_linear
 from treadle.index.contiguity import LANE, varies
@@ -17,22 +33,205 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
-from treadle.passes.loop.vector_elementwise import IN_MEMORY, check_access, is_elementwise, vector_form
-from treadle.passes.loop.vector_level import Level
-from treadle.passes.loop.vector_mask import (
-    Condition,
-    Uniform,
-    Unsupported,
-    depends_on_lane,
-    lanes_where,
-)
+
+# The blocks of a vectorised loop while they are written.
+
+
+class Level:
+    """A block that is being written, and the emitter of its index arithmetic."""
+
+    def __init__(self, block: Block, point: InsertPoint, emitter: IndexEmitter):
+        self._block = block
+        self._builder = Builder(point)
+        self._emitter = emitter
+
+    def insert(self, op: Operation) -> None:
+        """Writes an operation at the end."""
+        self._builder.insert(op)
+
+    def emit(self, expr: Expr | int) -> SSAValue:
+        """The value of an index expression."""
+        self._emitter.move(self._builder.insertion_point)
+        return self._emitter.emit(expr)
+
+    def inside(self, block: Block) -> Level:
+        """The level of a block inside the operation that was inserted last; invariant index arithmetic goes before that
+        operation."""
+        parent = block.parent_op()
+        assert parent is not None
+        self._emitter.move(InsertPoint.before(parent))
+        point = InsertPoint.at_end(block)
+        return Level(block, point, self._emitter.inside(point))
+
+    def compare(self, comparison: Comparison) -> SSAValue:
+        """Whether a comparison holds that all lanes agree on."""
+        compare = arith.CmpiOp(self.emit(comparison.difference), self.emit(0), comparison.kind)
+        self.insert(compare)
+        return compare.result
+
+    def combine(self, kind: type[Operation], a: SSAValue | None, b: SSAValue) -> SSAValue:
+        """An operation on two values; the second one where there is no first."""
+        if a is None:
+            return b
+        op = kind(a, b)  # pyright: ignore[reportCallIssue]
+        self.insert(op)
+        return op.results[0]
+
+
+# Predicates of a vectorised loop: from comparisons of indices to the lanes in which they hold.
+
+
+class Unsupported(Exception):
+    """The loop has something that has no vector form."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A truth value that is the same in all lanes."""
+
+    value: SSAValue
+
+
+Condition: TypeAlias = Comparison | Uniform
+
+
+def depends_on_lane(condition: Condition) -> bool:
+    """Whether a condition may hold in some lanes and not in others."""
+    return isinstance(condition, Comparison) and varies(condition.difference)
+
+
+@dataclass(frozen=True)
+class LaneRange:
+    """Lanes from the largest of `lows` up to, without, the smallest of `highs`, if all of `uniform` hold."""
+
+    lows: tuple[Expr, ...]
+    highs: tuple[Expr, ...]
+    uniform: tuple[Condition, ...]
+
+    def is_everything(self) -> bool:
+        return not (self.lows or self.highs or self.uniform)
+
+
+def lanes_where(comparisons: Sequence[Condition], lanes: int) -> LaneRange:
+    """The lanes in which all comparisons hold; Unsupported where one is not affine in the lane."""
+    lows: list[Expr] = []
+    highs: list[Expr] = []
+    uniform: list[Condition] = []
+    for comparison in comparisons:
+        if isinstance(comparison, Uniform) or not depends_on_lane(comparison):
+            uniform.append(comparison)
+            continue
+        is_low, bound = _bound(comparison)
+        lo, hi = bound.range()
+        if is_low and (hi is None or hi > 0):
+            lows.append(bound)
+        elif not is_low and (lo is None or lo < lanes):
+            highs.append(bound)
+    return LaneRange(tuple(dict.fromkeys(lows)), tuple(dict.fromkeys(highs)), tuple(uniform))
+
+
+def _bound(comparison: Comparison) -> tuple[bool, Expr]:
+    """(True, b) for lane >= b, (False, b) for lane < b."""
+    split = split_linear(comparison.difference, LANE)
+    slope = None if split is None else split[0].as_int()
+    if split is None or slope is None or comparison.kind in ("eq", "ne"):
+        raise Unsupported(f"a predicate that is not affine in the lane: {comparison.difference}")
+    rest = split[1]
+    if comparison.kind in ("sle", "sgt"):
+        rest = rest - 1
+    below = comparison.kind in ("slt", "sle")
+    # below: slope * lane + rest < 0, else >= 0.
+    if slope > 0:
+        return not below, -floordiv(rest, slope)
+    return below, floordiv(rest, -slope) + 1
+
+
+# What a vectorised loop may do with vectors of an element type: elementwise operations, and accesses.
+
+IN_MEMORY = (f32, bf16, i32, i8, ui8)
+"""The elements of vectors that are loaded and stored."""
+BYTES = (i8, ui8)
+_LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
+_SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
+_CONVERSIONS = (
+    arith.ExtSIOp, arith.ExtUIOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp,
+)  # fmt: skip
+
+
+def is_elementwise(op: Operation) -> bool:
+    """Whether an operation computes one value from its operands alone: it reads no memory and makes no buffer."""
+    return only_computes(op) and len(op.results) == 1
+
+
+def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
+    """Unsupported for vectors other than of f32, unless their elements are consecutive, and all or bytes."""
+    element = type.element_type
+    if element != f32 and (stride != 1 or (mask is not None and element not in BYTES)):
+        raise Unsupported(f"some lanes of {type}, or lanes {stride} elements apart")
+
+
+def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
+    """The operation on vectors (the condition of a choice may be a scalar).
+
+    Unsupported where there is none: floats other than f32, integers but for sums and products of i32 and the logic of
+    i1, and conversions, but for those between bf16 in memory and f32, and of `loop.lane_convert`.
+    """
+    result = op.results[0].type
+    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
+        return _conversion(op, operands[0])
+    if isinstance(op, _CONVERSIONS):
+        return _of_numbers(op, operands[0])
+    if isinstance(op, arith.CmpfOp):
+        return _comparison(op, operands)
+    if isinstance(op, arith.SelectOp) and result in IN_MEMORY:
+        condition, then, otherwise = operands
+        if isinstance(condition.type, VectorType):
+            if result not in (f32, *BYTES):
+                raise Unsupported(f"a choice of lanes of {result}")
+            return LaneSelectOp(condition, then, otherwise)
+        return arith.SelectOp(condition, then, otherwise)
+    types: list[Attribute] = [operand.type for operand in op.operands]
+    has_form = result == f32 or (result == i1 and isinstance(op, _LOGIC)) or (result == i32 and isinstance(op, _SUMS))
+    if set(types) != {result} or not has_form:
+        said = ", ".join(map(str, types))
+        raise Unsupported(f"{op.name} of {said}")
+    return type(op).create(
+        operands=operands,
+        result_types=[operands[0].type],
+        properties=dict(op.properties),
+        attributes=dict(op.attributes),
+    )
+
+
+def _of_numbers(op: Operation, operand: SSAValue) -> Operation:
+    """A conversion of integers, or to them. Those of signless types, which count as signed, may mean the bits alone."""
+    assert isinstance(operand.type, VectorType)
+    source, target = operand.type.element_type, op.results[0].type
+    takes_unsigned = isinstance(op, arith.ExtUIOp | arith.UIToFPOp)
+    if target not in LANE_CONVERSIONS.get(source, ()) or (source != f32 and takes_unsigned != (source == ui8)):
+        raise Unsupported(f"{op.name} of {source} to {target}")
+    return LaneConvertOp(operand, VectorType(target, operand.type.get_shape()))
+
+
+def _conversion(op: arith.ExtFOp | arith.TruncFOp, operand: SSAValue) -> Operation:
+    assert isinstance(operand.type, VectorType)
+    wanted = VectorType(op.result.type, operand.type.get_shape())
+    return type(op).create(
+        operands=[operand], result_types=[wanted], properties=dict(op.properties), attributes=dict(op.attributes)
+    )
+
+
+def _comparison(op: arith.CmpfOp, operands: Sequence[SSAValue]) -> Operation:
+    kind = arith.CMPF_COMPARISON_OPERATIONS[op.predicate.value.data]
+    if kind not in LANE_COMPARISONS or op.lhs.type != f32:
+        raise Unsupported(f"a comparison '{kind}' of {op.lhs.type}")
+    return LaneCompareOp(kind, *operands)
+
 
 index = IndexType()
 _INDEX_ARITHMETIC = (
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.ConstantOp,
 )  # fmt: skip
-
-__all__ = ["Unsupported", "vectorize_loop"]
 
 
 def vectorize_loop(loop: scf.ForOp, lanes: int) -> None:

@@ -1,16 +1,19 @@
 """loop-to-cuda: the loop dialect's kernels, ids, buffers, barriers, copies and tile products become the cuda
-dialect's."""
+dialect's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, Block, Operation, Region
+from xdsl.dialects import arith, memref, scf
+from xdsl.dialects.builtin import MemRefType, ModuleOp, VectorType, i32
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects import cuda, loop
 from treadle.dialects.cuda import (
     AllocOp,
     BarrierOp,
@@ -18,19 +21,125 @@ from treadle.dialects.cuda import (
     Dimension,
     KernelOp,
     ReturnOp,
+    ShuffleMode,
+    ShuffleOp,
     Space,
     SpaceAttr,
     ThreadIdOp,
 )
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
+from treadle.dialects.graph.definition import DefinitionBuilder
 from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import ArriveOp, FuncOp, WarpReduceOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
 from treadle.dialects.loop import SpaceAttr as LoopSpaceAttr
-from treadle.passes.lower.arrive import lower_arrive
-from treadle.passes.lower.cuda_tiles import cuda_tile_operation
+from treadle.dialects.loop.tiles import PRODUCT_K
 from treadle.passes.lower.identifiers import rename_kernels
-from treadle.passes.lower.warp_reduce import lower_warp_reduce
+
+# The arrival of a block as that of one of its threads, between barriers.
+
+
+def lower_arrive(op: loop.ArriveOp, thread: SSAValue) -> None:
+    """Replaces an arrival: the first thread arrives, and broadcasts the result through shared memory.
+
+    ```mlir
+    %last = loop.arrive %counters[%tile] of 4 : memref<16xi32, #loop.space<zeroed>>
+    ```
+    becomes
+    ```mlir
+    %is_last = loop.alloc : memref<1xi32, #loop.space<shared>>
+    cuda.barrier
+    scf.if %is_first {
+      %0 = cuda.arrive %counters[%tile] of 4 : memref<16xi32>
+      %1 = arith.extui %0 : i1 to i32
+      memref.store %1, %is_last[%c0] : memref<1xi32, #loop.space<shared>>
+    }
+    cuda.barrier
+    %2 = memref.load %is_last[%c0] : memref<1xi32, #loop.space<shared>>
+    %last = arith.cmpi ne, %2, %c0_i32 : i32
+    ```
+    """
+    block = Block(arg_types=[op.counters.type, op.index.type, thread.type])
+    counters, index, first = block.args
+    b = DefinitionBuilder(block)
+    is_last = loop.AllocOp(loop.buffer_type((1,), i32, loop.Space.SHARED))
+    is_last.buffer.name_hint = f"{op.result.name_hint or 'last'}_flag"
+    b.insert(is_last)
+    zero, nothing = b.constant(0), b.constant(0, i32)
+    is_first = b.binary("eq", first, zero)
+    arrive = cuda.ArriveOp(counters, [index], op.count)
+    arrive.last.name_hint = op.result.name_hint
+    word = arith.ExtUIOp(arrive.last, i32)
+    store = memref.StoreOp.get(word.result, is_last.buffer, [zero])
+    inside = Block([arrive, word, store, scf.YieldOp()])
+    load = memref.LoadOp.get(is_last.buffer, [zero])
+    last = arith.CmpiOp(load.res, nothing, "ne")
+    last.result.name_hint = op.result.name_hint
+    block.add_ops([cuda.BarrierOp(), scf.IfOp(is_first, [], Region(inside)), cuda.BarrierOp(), load, last])
+    for new in block.walk():
+        new.location = op.location
+    Rewriter.inline_block(block, InsertPoint.before(op), [op.counters, op.index, thread])
+    Rewriter.replace_op(op, [], [last.result])
+
+
+# Copies and tile products of the loop dialect as operations of the cuda dialect, one for one.
+
+_SHAPES = {8: cuda.MmaShape.M16N8K8, 16: cuda.MmaShape.M16N8K16, 32: cuda.MmaShape.M16N8K32}
+"""By the extent along K."""
+
+
+def cuda_tile_operation(op: Operation) -> Operation | None:
+    """The cuda operation for a copy or tile product whose buffers are lowered already; None for other operations."""
+    match op:
+        case loop.AsyncCopyOp():
+            size = op.count * (cuda.element_bytes(loop.type_of(op.source).get_element_type()) or 0)
+            target = (op.buffer, op.indices)
+            return cuda.CpAsyncOp(op.source, op.source_indices, *target, size, op.predicate)
+        case loop.CommitOp():
+            return cuda.CpAsyncCommitOp()
+        case loop.WaitOp():
+            return cuda.CpAsyncWaitOp(op.groups)
+        case loop.LoadMatrixOp():
+            return cuda.LdmatrixOp(op.buffer, op.indices, op.fragment.type, transpose=op.transpose is not None)
+        case loop.RoundTf32Op():
+            return cuda.RoundTf32Op(op.value)
+        case loop.MmaOp():
+            assert isinstance(op.a.type, VectorType)
+            return cuda.MmaOp(_SHAPES[PRODUCT_K[op.a.type.element_type]], op.a, op.b, op.c)
+        case _:
+            return None
+
+
+# Folds of a warp as rounds of shuffles.
+
+
+def lower_warp_reduce(op: WarpReduceOp) -> None:
+    """Replaces a fold by one shuffle and one operation a round.
+
+    ```mlir
+    %s = loop.warp_reduce add %v over 4 : f32
+    ```
+    becomes
+    ```mlir
+    %a = cuda.shuffle xor %v, %c2 : f32
+    %b = arith.addf %v, %a : f32
+    %c = cuda.shuffle xor %b, %c1 : f32
+    %s = arith.addf %b, %c : f32
+    ```
+    """
+    block = Block(arg_types=[op.value.type])
+    b = DefinitionBuilder(block)
+    value: SSAValue = block.args[0]
+    distance = op.lanes // 2
+    while distance:
+        other = b.insert(ShuffleOp(ShuffleMode.XOR, value, b.constant(distance)))
+        value = b.binary(op.kind.data, value, other)
+        distance //= 2
+    for new in block.ops:
+        new.location = op.location
+    value.name_hint = op.result.name_hint
+    Rewriter.inline_block(block, InsertPoint.before(op), [op.value])
+    Rewriter.replace_op(op, [], [value])
 
 
 @dataclass(frozen=True)

@@ -2,33 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from math import prod
 from typing import cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, StringAttr, TensorType, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FunctionType,
+    IntegerAttr,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    i1,
+    i8,
+    i64,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects import host
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.control import ControlOp, IfOp, LoopOp, called, check_calls
-from treadle.dialects.graph.dtypes import is_supported
+from treadle.dialects.graph.dtypes import byte_width, is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.dialects.host import DispatchOp as HostDispatchOp
 from treadle.dialects.host import ReturnOp as EndOp
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import DispatchOp, KernelOp, memref_of
+from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.errors import TreadleError
-from treadle.passes.lower.arena import Arena, LiveRange, plan_arena
-from treadle.passes.lower.control_memory import ControlMemory, planned_control
-from treadle.passes.lower.copy_kernel import copy_returned_values
-from treadle.passes.lower.joined_values import JoinedValues, joined_values, nbytes
-from treadle.passes.lower.launch_memory import LaunchMemory
-from treadle.passes.lower.outline_kernels import outline
+from treadle.passes.lower.identifiers import UniqueNames
+from treadle.passes.lower.launch_memory import Arena, LaunchMemory, LiveRange, plan_arena
+from treadle.passes.lower.loop_to_c import copy_returned_values
+
+# Results of kernels that are parts of another one's, and so need no copy.
+
+
+@dataclass
+class JoinedValues:
+    """The values that are parts, each with the whole and its byte in that, which may be a part itself."""
+
+    parts: dict[SSAValue, tuple[SSAValue, int]] = field(default_factory=dict[SSAValue, tuple[SSAValue, int]])
+
+    @property
+    def results(self) -> list[SSAValue]:
+        """The values that are wholes, which no kernel has to write."""
+        return list(dict.fromkeys(whole for whole, _ in self.parts.values()))
+
+    def place(self, value: SSAValue) -> tuple[SSAValue, int]:
+        """The whole that a value lies in, which is no part, and at which byte: itself, for most."""
+        offset = 0
+        while value in self.parts:
+            value, more = self.parts[value]
+            offset += more
+        return value, offset
+
+
+def joined_values(steps: Sequence[KernelOp | DispatchOp], returned: Sequence[SSAValue], alignment: int) -> JoinedValues:
+    """The parts of what kernels join: only results of other kernels, which are not `returned`, at multiples of
+    `alignment`, and each part of one whole only."""
+    joined = JoinedValues()
+    own = {value for step in steps for value in step.outputs}.difference(returned)
+    for step in steps:
+        offsets = step.offsets if isinstance(step, KernelOp) and step.demands is None else None
+        if not isinstance(step, KernelOp) or offsets is None:
+            continue
+        whole = step.outputs[0]
+        bytes_each = byte_width(whole.type.get_element_type())
+        parts = {value: (whole, offset * bytes_each) for value, offset in zip(step.inputs, offsets, strict=True)}
+        is_free = {whole, *parts} <= own and len(parts) == len(offsets) and joined.parts.keys().isdisjoint(parts)
+        if is_free and all(byte % alignment == 0 for _, byte in parts.values()):
+            joined.parts.update(parts)
+    return joined
+
+
+def nbytes(type: Attribute) -> int:
+    """The bytes of a tensor, or of a buffer."""
+    tensor = cast("TensorType[Attribute] | MemRefType[Attribute]", type)
+    return prod(tensor.get_shape()) * byte_width(tensor.get_element_type())
+
+
+# Kernels as symbols: one `loop.func` for all kernels whose bodies are the same but for names.
+
+Key = tuple[Hashable, ...]
+
+
+def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[list[LoopFuncOp], list[str]]:
+    """Moves the kernels' bodies into functions; gives these, and for each kernel the name of its function.
+
+    A function is named after the first kernel that becomes it, with `_2`, `_3`, ... appended where that name
+    is `taken` or belongs to another body. Its comment says how many differently commented kernels share it.
+    """
+    unique = UniqueNames(taken).unique
+    functions: dict[Key, LoopFuncOp] = {}
+    comments: dict[Key, list[str]] = {}
+    names: list[str] = []
+    for kernel in kernels:
+        key = kernel_key(kernel)
+        if key not in functions:
+            functions[key] = _function(kernel, unique(kernel.sym_name.data))
+        if kernel.comment is not None:
+            comments.setdefault(key, []).append(kernel.comment.data)
+        names.append(functions[key].sym_name.data)
+    for key, said in comments.items():
+        functions[key].comment = StringAttr(_joined(said))
+    return list(functions.values()), names
+
+
+def kernel_key(kernel: KernelOp) -> Key:
+    """A key of what a kernel does, without its names: kernels with equal keys are equal programs."""
+    shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
+    return (*shape, kernel.demands is None, _block_key(kernel.body.block, {}))
+
+
+def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
+    for arg in block.args:
+        numbers[arg] = len(numbers)
+    return (tuple(arg.type for arg in block.args), *(_op_key(op, numbers) for op in block.ops))
+
+
+def _op_key(op: Operation, numbers: dict[SSAValue, int]) -> Key:
+    operands = tuple(numbers[operand] for operand in op.operands)
+    inside = tuple(_block_key(block, numbers) for region in op.regions for block in region.blocks)
+    for result in op.results:
+        numbers[result] = len(numbers)
+    types = tuple(result.type for result in op.results)
+    said = frozenset(op.attributes.items()), frozenset(op.properties.items())
+    return (op.name, operands, types, said, inside)
+
+
+def _function(kernel: KernelOp, name: str) -> LoopFuncOp:
+    grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
+    function = LoopFuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
+    function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
+    function.partial = None if kernel.demands is None else UnitAttr()
+    function.location = kernel.location
+    return function
+
+
+def _joined(comments: Sequence[str]) -> str:
+    others = len(set(comments)) - 1
+    return comments[0] if not others else f"{comments[0]} (and {others} more of the same program)"
+
+
+# Buffers of loops and branches: a loop's second state, its counter, and the arenas of what they call.
+
+
+class ControlMemory:
+    """The buffers that loops and branches have beside their operands and results, each while its operation runs.
+
+    arenas: the bytes of the arena of each function that is called
+    """
+
+    def __init__(self, steps: Sequence[Operation], arenas: Mapping[str, int]):
+        self._types = {step: _own_types(step, arenas) for step in steps if isinstance(step, ControlOp)}
+        self._numbers = {step: number for number, step in enumerate(steps)}
+
+    @property
+    def live_ranges(self) -> list[LiveRange]:
+        """Of each buffer."""
+        return [
+            LiveRange(nbytes(type), self._numbers[step], self._numbers[step])
+            for step, types in self._types.items()
+            for type in types
+        ]
+
+    def buffers(self, offsets: Iterator[int]) -> dict[Operation, list[BufferOp]]:
+        """Each operation's buffers; `offsets` are those of the live ranges."""
+        return {step: [BufferOp("arena", type, next(offsets)) for type in types] for step, types in self._types.items()}
+
+
+def planned_control(op: ControlOp, buffers: Mapping[SSAValue, BufferOp], own: Sequence[BufferOp]) -> Operation:
+    """The operation on buffers; `own` are those that `ControlMemory` gave it."""
+
+    def of(values: Sequence[SSAValue]) -> list[SSAValue]:
+        return [buffers[value].buffer for value in values]
+
+    scratch: list[SSAValue] = [each.buffer for each in own]
+    names = [function.sym_name.data for function in called(op)]
+    if not isinstance(op, LoopOp):
+        (arena,) = scratch
+        planned: Operation = host.IfOp(
+            buffers[op.condition].buffer, (names[0], names[1]), of(op.read), of(op.outputs), arena
+        )
+    else:
+        count = len(op.carried)
+        counter, arena, *again = scratch[count:]
+        states = of(op.carried), of(op.outputs[:count]), scratch[:count]
+        times = None if op.times is None else op.times.value.data
+        own_values = (counter, again, arena)
+        planned = host.LoopOp(names[0], times, of(op.tests), states, of(op.read), of(op.rows), own_values)
+    planned.location = op.location
+    return planned
+
+
+def _own_types(op: ControlOp, arenas: Mapping[str, int]) -> list[MemRefType[Attribute]]:
+    """A loop's spare state, its counter, its arena and its condition; a branch's arena."""
+    arena = max(1, *(arenas[function.sym_name.data] for function in called(op)))
+    if not isinstance(op, LoopOp):
+        return [MemRefType(i8, [arena])]
+    spare = [memref_of(value.type) for value in op.carried]  # pyright: ignore[reportArgumentType]
+    again = [MemRefType(i1, [])] if op.has_condition else []
+    return [*spare, MemRefType(i64, []), MemRefType(i8, [arena]), *again]
+
 
 _Unit = KernelOp | LoopOp | IfOp
 _Step = _Unit | DispatchOp
@@ -302,6 +485,3 @@ def _planned_main(main: FuncOp, end: ReturnOp, ops: Sequence[Operation], arena_b
     planned.attributes["input_types"] = ArrayAttr(main.body.block.arg_types)
     planned.attributes["output_types"] = ArrayAttr([value.type for value in end.operands])
     return planned
-
-
-__all__ = ["MemoryPlanPass"]

@@ -17,9 +17,9 @@ from treadle.dialects.graph.operation_count import count_operations
 from treadle.dialects.loop import DispatchOp, KernelOp
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.graph.demand.facts import enclosing_function, extents_of
-from treadle.passes.graph.joined_tensors import joined_tensors
-from treadle.passes.schedule.anchor import anchor_of
+from treadle.passes.graph.graph_deduplicate import joined_tensors
+from treadle.passes.graph.graph_demand import enclosing_function, extents_of
+from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel
 from treadle.schedules.nest.nest import Nest

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph.definition import Scalar
 from treadle.index.algebra import split_linear
 from treadle.index.expr import Expr, const, floordiv, mod, var
+from treadle.schedules.kernel_builder import Index, KernelBuilder
 from treadle.schedules.nest.workload import Read
 
 
@@ -123,4 +127,92 @@ def _apart(levels: Mapping[int, Moving], inside: list[int]) -> set[int]:
     return apart
 
 
-__all__ = ["Box", "Moving", "box_of", "in_levels", "level_variable"]
+# How the box of a read lies in the memory that it is staged in.
+
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A buffer whose dimensions are the levels that stand apart, then those of the tensor in another order.
+
+    order: the tensor's dimensions, outermost first; padding: elements behind each row that are never used
+    """
+
+    box: Box
+    order: tuple[int, ...]
+    padding: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the buffer."""
+        *outer, row = (self.box.extents[dim] for dim in self.order)
+        return (*self.box.apart.values(), *outer, row + self.padding)
+
+    @property
+    def elements(self) -> int:
+        """Of the buffer."""
+        return prod(self.shape)
+
+
+def layout_of(box: Box, rank_of_level: Sequence[int], nearest: Sequence[int], element_bytes: int | None) -> Layout:
+    """The layout in which dimensions that inner levels move lie innermost.
+
+    rank_of_level: levels of a higher rank are further inside; nearest: the tensor's dimensions in its own memory, the
+    nearest last; element_bytes: None for memory without banks. Rows that are filled across get 16 bytes of padding
+    where that makes their beginnings odd multiples of 16 bytes: the lanes that store one column of 8 rows then meet in
+    no bank.
+    """
+    moved = {n: box.place_steps(n) for n in box.steps}
+
+    def inmost(dim: int) -> int:
+        return max((rank_of_level[n] for n, steps in moved.items() if steps[dim]), default=-1)
+
+    order = tuple(sorted(range(len(box.extents)), key=inmost))
+    if element_bytes is None:
+        return Layout(box, order, 0)
+    unit, row = _VECTOR_BYTES // element_bytes, order[-1]
+    line = next((dim for dim in reversed(nearest) if box.extents[dim] > 1), row)
+    return Layout(box, order, unit if line != row and box.extents[row] % (2 * unit) == 0 else 0)
+
+
+# A stage's buffer while the kernel is written: where in it an element is that was read at some position.
+
+
+@dataclass(frozen=True)
+class Held:
+    """half: which of several buffers is read; None where there is one."""
+
+    layout: Layout
+    buffer: SSAValue
+    half: Index | None = None
+
+    def load(self, b: KernelBuilder, at: Mapping[int, Index]) -> Scalar:
+        """The element that the read gives where the levels have done so many iterations."""
+        box = self.layout.box
+        return b.load(self.buffer, self._address(b, at, [b.index(low) for low in box.low]))
+
+    def load_for(self, b: KernelBuilder, at: Mapping[int, Index], box: Box, place: Sequence[Index]) -> Scalar:
+        """The element at a place of an inner stage's box; `at` has those levels, too, that stand apart in it."""
+        own = self.layout.box
+        inner = {n for n in box.steps if n not in box.apart}
+        scales = [there // here for there, here in zip(box.scale, own.scale, strict=True)]
+        first = [
+            (index - low) * scale + here
+            for index, low, scale, here in zip(place, box.low, scales, own.low, strict=True)
+        ]
+        return b.load(self.buffer, self._address(b, {n: i for n, i in at.items() if n not in inner}, first))
+
+    def address(self, b: KernelBuilder, apart: Mapping[int, Index], place: Sequence[Index]) -> list[Index]:
+        """The buffer's indices of a place of the box."""
+        halves = [] if self.half is None else [self.half]
+        outer = [apart.get(n, b.index(0)) for n in self.layout.box.apart]
+        return [*halves, *outer, *(place[dim] for dim in self.layout.order)]
+
+    def _address(self, b: KernelBuilder, at: Mapping[int, Index], first: Sequence[Index]) -> list[Index]:
+        box, place = self.layout.box, list(first)
+        for n in box.steps:
+            for dim, step in enumerate(box.place_steps(n)):
+                if step and n in at:
+                    place[dim] = place[dim] + at[n] * step
+        return self.address(b, at, place)

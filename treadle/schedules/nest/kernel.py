@@ -2,27 +2,249 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd, prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar, widened
-from treadle.dialects.loop import KernelOp
+from treadle.dialects.graph.dtypes import accumulator
+from treadle.dialects.graph.reduction import identity
+from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.task import repeat
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.nest.accumulators import Accumulators
-from treadle.schedules.nest.nest import Nest
-from treadle.schedules.nest.pipeline import Pipeline
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, narrowed
+from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.scope import At, Body
-from treadle.schedules.nest.staging import Stager
-from treadle.schedules.nest.whole_tiles import is_ragged, is_whole, whole_along
+from treadle.schedules.nest.staging import Pipeline, Stager
 from treadle.schedules.nest.workload import definition_of
+from treadle.schedules.split_k import PartialSums
 from treadle.schedules.template import Anchor
 from treadle.target import Target
+
+# A thread's accumulators in a nest: lanes, threads and blocks that share an element fold their parts at the end.
+
+Unrolled = Callable[[Sequence[int], At, Callable[[At], None]], None]
+"""Writes unrolled loops over some levels."""
+
+
+class Accumulators:
+    """The accumulators of one position outside of the reduction.
+
+    Of each element there is one, or one for each lane of a vector that runs along the reduction.
+    """
+
+    def __init__(self, b: KernelBuilder, reduce: ReduceOp, nest: Nest, unrolled: Unrolled):
+        self._b, self._nest, self._kind, self._unrolled = b, nest, reduce.kind.data, unrolled
+        self._type = accumulator(reduce.result.type)
+        self._tile = [n for n in nest.tile if nest.levels[n].trips > 1]
+        self._lanes = [n for n in nest.vector_reduction if nest.levels[n].trips > 1]
+        self._shape = [nest.levels[n].trips for n in self._tile]
+        self._buffer = b.alloc("acc", [nest.levels[n].trips for n in (*self._tile, *self._lanes)] or [1], self._type)
+        self._total: SSAValue | None = None
+
+    def identity(self) -> Scalar:
+        """What folds to nothing."""
+        return self._b.constant(identity(self._kind, self._type), self._type)
+
+    def reset(self, at: At) -> None:
+        """Sets all to the identity."""
+        self._unrolled([*self._tile, *self._lanes], at, lambda inner: self._set(inner, self.identity()))
+
+    def add(self, at: At, term: Scalar) -> None:
+        """Folds one term into its accumulator."""
+        self._set(at, self._b.binary(self._kind, self._b.load(self._buffer, self._where(at)), term))
+
+    def each(self, at: At, body: Callable[[At, Scalar], None]) -> None:
+        """The elements of the tile with what was folded for each."""
+        self._unrolled(self._tile, at, lambda inner: body(inner, self._value(inner)))
+
+    def fold_threads(self, at: At) -> Predicate | None:
+        """Folds the parts of threads that share elements; whether the calling thread has the result."""
+        fold = self._nest.thread_fold
+        if fold is None:
+            return None
+        part = self._number(at, fold.levels)
+        if fold.lanes > 1:
+            self._unrolled(self._tile, at, lambda inner: self._fold_lanes(inner, fold.lanes))
+        if fold.lanes < fold.parts:
+            self._fold_warps(at, part, fold.lanes)
+        return part.equals(0)
+
+    @contextmanager
+    def folded_blocks(self, at: At) -> Generator[None]:
+        """Inside, where only an element's last block comes, are the elements of all blocks that share it."""
+        b, nest = self._b, self._nest
+        slices = [n for n in nest.slices if nest.levels[n].trips > 1]
+        if not slices:
+            yield
+            return
+        split, count = nest.levels[slices[0]].trips, prod(self._shape)
+        # Each position of a serial tile has sums and a counter of its own: its slices arrive once.
+        serial = [n for n in at if nest.roles[n] == "repeat"]
+        tile = self._number(at, [*nest.tiles, *serial])
+        tiles = nest.grid // split * prod(nest.levels[n].trips for n in serial)
+        sums = PartialSums(b, tiles, split, nest.threads, count, self._type, self._kind)
+
+        def element(v: Index, e: Index) -> Scalar:
+            where = (v * sums.lanes + e).delinearize(self._shape) if self._shape else [b.index(0)]
+            return b.load(self._buffer, where)
+
+        last = sums.keep(tile, at[slices[0]], element)
+        with b.when(last):
+            self._total = b.alloc("total", [count], self._type)
+            sums.add_up(tile, self._total)
+            yield
+            self._total = None
+
+    def _value(self, at: At) -> Scalar:
+        b, place = self._b, [at[n] for n in self._tile]
+        if self._total is not None:
+            return b.load(self._total, [_linear(b, place, self._shape)])
+        if not self._lanes:
+            return b.load(self._buffer, self._where(at))
+        # All that touches the accumulators is vectors, so that they stay in registers; elements are taken of the copy.
+        lanes = self._nest.levels[self._lanes[0]].trips
+        copy = b.alloc("lanes", [lanes], self._type)
+        with b.tasks(["lane"], repeat(lanes), unroll=True, vector=True) as (lane,):
+            b.store(b.load(self._buffer, [*place, lane]), copy, [lane])
+        first = self.identity()
+        return b.fold("lane", lanes, first, lambda lane, acc: b.binary(self._kind, acc, b.load(copy, [lane])))
+
+    def _fold_lanes(self, at: At, lanes: int) -> None:
+        self._set(at, self._b.insert(WarpReduceOp(self._kind, self._value(at), lanes)))
+
+    def _fold_warps(self, at: At, part: Index, lanes: int) -> None:
+        """Parts of an element by a tree in shared memory; `lanes` threads have the same one already."""
+        b, fold = self._b, self._nest.thread_fold
+        assert fold is not None
+        parts, others = fold.parts // lanes, self._nest.threads // fold.parts
+        scratch = b.alloc("scratch", [prod(self._shape), parts, others], self._type, Space.SHARED)
+        number, other = part // lanes, self._number(at, fold.others)
+        if any(self._nest.roles[n] in ("loop", "repeat") for n in at):
+            b.barrier()  # behind what the last round of an outer loop reads
+
+        def cell(inner: At, number: Index) -> list[Index]:
+            return [_linear(b, [inner[n] for n in self._tile], self._shape), number, other]
+
+        own = (part % lanes).equals(0) if lanes > 1 else None
+        self._unrolled(self._tile, at, lambda inner: b.store(self._value(inner), scratch, cell(inner, number), own))
+        b.barrier()
+        while parts > 1:
+            half = (parts + 1) // 2
+            folds = all_of([number < parts - half, own])
+
+            def fold_two(inner: At, half: int = half) -> None:
+                both = [b.load(scratch, cell(inner, each)) for each in (number, number + half)]
+                b.store(b.binary(self._kind, *both), scratch, cell(inner, number))
+
+            with b.when(folds):
+                self._unrolled(self._tile, at, fold_two)
+            b.barrier()
+            parts = half
+        self._unrolled(self._tile, at, lambda inner: self._set(inner, b.load(scratch, cell(inner, b.index(0)))))
+
+    def _number(self, at: At, numbers: Sequence[int]) -> Index:
+        """The number of the iterations of some levels taken together."""
+        moved = [n for n in numbers if n in at]
+        return _linear(self._b, [at[n] for n in moved], [self._nest.levels[n].trips for n in moved])
+
+    def _set(self, at: At, value: Scalar) -> None:
+        self._b.store(value, self._buffer, self._where(at))
+
+    def _where(self, at: At) -> list[Index]:
+        return [at[n] for n in (*self._tile, *self._lanes)] or [self._b.index(0)]
+
+
+def _linear(b: KernelBuilder, indices: Sequence[Index], shape: Sequence[int]) -> Index:
+    """The row-major position of an element."""
+    total = b.index(0)
+    for n, (index, extent) in enumerate(zip(indices, shape, strict=True)):
+        total = total * extent + index if n else index
+    return total
+
+
+# Which tiles of accumulators lie inside of all extents that tiles overhang: they need no masks and no clamps.
+
+
+@dataclass(frozen=True)
+class WholeAlong:
+    """When a tile lies inside of one axis: where the number of the unit that it starts at is below `limit`.
+
+    steps: units that an iteration of each level outside of the tile moves it; most: the number of the last tile's unit
+    """
+
+    axis: Axis
+    steps: Mapping[int, int]
+    limit: int
+    most: int
+
+    def start(self, at: Mapping[int, Index]) -> Index:
+        """The number of the unit that a tile starts at."""
+        total: Index | None = None
+        for n, step in self.steps.items():
+            term = at[n] * step
+            total = term if total is None else total + term
+        assert total is not None, "an axis along which no level moves the tile is not overhung by some tiles only"
+        return total
+
+
+def whole_along(nest: Nest) -> tuple[WholeAlong, ...]:
+    """For each spatial axis that some tiles of a nest on a CPU overhang and others do not, when one is inside.
+
+    None at all where no tile reaches further than one position along such an axis: what is masked or clamped then does
+    not move inside of the tile.
+    """
+    found = [each for axis in nest.axes if not axis.is_reduction and (each := _along(nest, axis)) is not None]
+    return tuple(found) if any(_span(nest, each.axis) > 1 for each in found) else ()
+
+
+def _along(nest: Nest, axis: Axis) -> WholeAlong | None:
+    span = _span(nest, axis)
+    if not nest.overhangs(axis) or span > axis.extent:
+        return None
+    levels = [(n, level) for n, level in enumerate(nest.levels) if level.axis == axis and n not in nest.tile]
+    strides = {n: level.stride for n, level in levels if level.trips > 1}
+    unit = gcd(*strides.values())
+    steps = {n: stride // unit for n, stride in strides.items()}
+    most = sum(step * (nest.levels[n].trips - 1) for n, step in steps.items())
+    return WholeAlong(axis, steps, (axis.extent - span) // unit + 1, most)
+
+
+def _span(nest: Nest, axis: Axis) -> int:
+    """Positions from the first of a tile to its last one."""
+    inside = [nest.levels[n] for n in nest.tile if nest.levels[n].axis == axis]
+    return 1 + sum((level.trips - 1) * level.stride for level in inside)
+
+
+def is_whole(axes: tuple[WholeAlong, ...], at: Mapping[int, Index]) -> Predicate:
+    """Whether the tile that stands where the levels outside of it are lies inside of the axes."""
+    conditions = [each.start(at) < each.limit for each in axes]
+    found = conditions[0]
+    for condition in conditions[1:]:
+        found = found & condition
+    return found
+
+
+def is_ragged(axes: tuple[WholeAlong, ...], at: Mapping[int, Index]) -> Predicate:
+    """The opposite of `is_whole`."""
+    conditions = [each.start(at) >= each.limit for each in axes]
+    found = conditions[0]
+    for condition in conditions[1:]:
+        found = found | condition
+    return found
+
+
+def parts(axes: tuple[WholeAlong, ...]) -> tuple[float, float]:
+    """How many of the tiles are inside, and how many are not; each unit counts as the start of one."""
+    inside = prod(each.limit / (each.most + 1) for each in axes)
+    first, *others = ((each.most + 1 - each.limit) / (each.most + 1) for each in axes)
+    return inside, reduce(lambda found, each: 1 - (1 - found) * (1 - each), others, first)
+
 
 _NAMES = "ijklmnuvwxyz"
 
@@ -164,6 +386,3 @@ class _NestKernel:
 
     def _name(self, number: int) -> str:
         return _NAMES[self.nest.levels[number].axis.first % len(_NAMES)]
-
-
-__all__ = ["nest_kernel"]

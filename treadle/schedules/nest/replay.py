@@ -22,8 +22,7 @@ from treadle.dialects.schedule import (
 from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
-from treadle.schedules.nest.legality import check_nest
-from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage
+from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest
 from treadle.schedules.nest.workload import Workload
 from treadle.target import Target
 

@@ -14,11 +14,9 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.index.expr import Expr, Range, var
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.nest.held import Held
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_operation
+from treadle.schedules.nest.box import Held
 from treadle.schedules.nest.nest import Axis, Nest
-from treadle.schedules.scalar_body import emit_operation
 
 At: TypeAlias = Mapping[int, Index]
 """The iteration of each level that has more than one; those that are left out stand at 0."""

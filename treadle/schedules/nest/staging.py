@@ -8,22 +8,180 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil, gcd, prod
 
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import Space
-from treadle.dialects.task import repeat
+from treadle.dialects.task import Mapping as TaskMapping
+from treadle.dialects.task import repeat, spatial
 from treadle.index.expr import Expr, const, var
-from treadle.schedules.index_value import Index, Predicate, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.nest.filling import Filling, filling_of
-from treadle.schedules.nest.held import Held
-from treadle.schedules.nest.layout import Layout
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
+from treadle.schedules.nest.box import Held, Layout
 from treadle.schedules.nest.nest import Nest, Stage
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.workload import Condition
+
+# How the threads of a block fill a stage together: consecutive threads take consecutive memory, vectors innermost.
+
+_SECTOR_BYTES = 32
+"""What global memory moves at once."""
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A stage's elements in the order in which they are copied, `vector` of them at once.
+
+    digits: the dimensions of the box (levels that stand apart first, then those of the tensor), each with an extent and
+        the places between neighbours, outermost first; the last one's neighbours are neighbours in memory
+    """
+
+    digits: tuple[tuple[int, int, int], ...]
+    rank: int
+    vector: int
+
+    @property
+    def vectors(self) -> int:
+        """All of them."""
+        return prod(extent for _, extent, _ in self.digits) // self.vector
+
+    def mapping(self, threads: int) -> TaskMapping:
+        """Which vectors a thread copies; where the threads do not divide them, the last ones of some do not exist."""
+        return repeat(ceil(self.vectors / threads)) * spatial(threads)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents that a vector's number is made of."""
+        *outer, last = (extent for _, extent, _ in self.digits)
+        return (*outer, last // self.vector)
+
+    def place(self, parts: Sequence[Index], element: Index) -> list[Index]:
+        """The place of an element of a vector, whose number's digits are given."""
+        found: dict[int, Index] = {}
+        for n, ((dim, _, step), part) in enumerate(zip(self.digits, parts, strict=True)):
+            where = (part * self.vector + element if n == len(parts) - 1 else part) * step
+            found[dim] = found[dim] + where if dim in found else where
+        return [found[dim] for dim in range(self.rank)]
+
+
+def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vector: int, *, is_async: bool) -> Filling:
+    """The filling of a stage whose tensor has its nearest neighbours along the last of the dimensions `nearest`.
+
+    Asynchronous copies move vectors to neighbours, so that across the rows of a stage they move single elements.
+    Where rows of the stage lie across these, only as many as a sector holds are taken at once: the lanes of a warp then
+    store to more rows of the stage's.
+    """
+    box, apart = layout.box, len(layout.box.apart)
+    outer = [(n, extent, 1) for n, extent in enumerate(box.apart.values())]
+    line = next((dim for dim in reversed(nearest) if box.extents[dim] > 1), nearest[-1])
+    middle = [(apart + dim, box.extents[dim], 1) for dim in nearest if dim != line]
+    extent, sector = box.extents[line], _SECTOR_BYTES // element_bytes
+    across = line != layout.order[-1]
+    in_sectors = across and extent % sector == 0
+    chunks = [(apart + line, extent // sector, sector)] if in_sectors else []
+    last = apart + line, sector if in_sectors else extent, 1
+    rank = apart + len(box.extents)
+    return Filling((*outer, *chunks, *middle, last), rank, 1 if across and is_async else gcd(vector, last[1]))
+
+
+# Loops whose every iteration fills shared memory: at once, fetched one iteration ahead, or copied several ahead.
+
+_Body = Callable[[At], None]
+
+
+class Pipeline:
+    """Writes one loop over a level and what its stages need around the body."""
+
+    def __init__(self, b: KernelBuilder, nest: Nest, stager: Stager, name: Callable[[int], str]):
+        self._b, self._nest, self._stager, self._name = b, nest, stager, name
+
+    def loop(self, number: int, at: At, body: _Body) -> None:
+        """All iterations of a level, with its stages filled for each."""
+        stages = [stage for stage in self._nest.stages_in("shared") if stage.place == number + 1]
+        if not stages:
+            self._plain(number, at, lambda here: self._with_registers(number, here, body))
+        elif stages[0].buffers == 1:
+            self._plain(number, at, lambda here: self._filled(stages, number, here, body))
+        elif stages[0].is_async:
+            self._copied_ahead(stages, number, at, body)
+        else:
+            self._fetched_ahead(stages, number, at, body)
+
+    def _plain(self, number: int, at: At, body: _Body) -> None:
+        level = self._nest.levels[number]
+        if level.trips == 1:
+            body(at)
+            return
+        with self._b.loop(self._name(number), level.trips, unroll=level.unroll, vector=level.vector) as index:
+            body({**at, number: index})
+
+    def _with_registers(self, number: int, at: At, body: _Body) -> None:
+        with self._stager.in_registers(number + 1, at):
+            body(at)
+
+    def _filled(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
+        """One buffer: all threads have read the last iteration's before it is filled, and wait until it is."""
+        self._b.barrier()
+        self._stager.copy(stages, at)
+        self._b.barrier()
+        with self._stager.holding(stages):
+            self._with_registers(number, at, body)
+
+    def _fetched_ahead(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
+        """Two buffers: the next iteration's elements are loaded to registers before the body, and stored behind it.
+
+        Source: Hidet (ASPLOS 2023), figure 5.
+        """
+        b, steps = self._b, self._nest.levels[number].trips
+        self._stager.fetch(stages, self._here(number, at, b.index(0)))
+        self._after_readers(at)
+        self._stager.keep(stages, b.index(0))
+        b.barrier()
+        if steps > 1:
+            with b.loop(self._name(number), steps - 1) as step:
+                following = step + 1
+                self._stager.fetch(stages, self._here(number, at, following))
+                self._held(stages, number, self._here(number, at, step), step % 2, body)
+                self._stager.keep(stages, following % 2)
+                b.barrier()
+        last = b.index(steps - 1)
+        self._held(stages, number, self._here(number, at, last), b.index((steps - 1) % 2), body)
+
+    def _copied_ahead(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
+        """Several buffers: one is used while asynchronous copies fill the others."""
+        b, steps, buffers = self._b, self._nest.levels[number].trips, stages[0].buffers
+        ahead = buffers - 1
+        self._after_readers(at)
+        with b.loop("s", min(ahead, steps)) as s:
+            self._stager.start(stages, self._here(number, at, s), s)
+            b.commit()
+        for _ in range(ahead - steps):
+            b.commit()
+        with b.loop(self._name(number), steps) as step:
+            b.wait(ahead - 1)
+            # Behind it every thread sees this step's tile, and has used the one that is overwritten next.
+            b.barrier()
+            following = step + ahead
+            with b.when(following < steps):
+                self._stager.start(stages, self._here(number, at, following), following % buffers)
+            b.commit()
+            self._held(stages, number, self._here(number, at, step), step % buffers, body)
+
+    def _held(self, stages: Sequence[Stage], number: int, at: At, half: Index, body: _Body) -> None:
+        with self._stager.holding(stages, half):
+            self._with_registers(number, at, body)
+
+    def _here(self, number: int, at: At, index: Index) -> At:
+        return {**at, number: index} if self._nest.levels[number].trips > 1 else at
+
+    def _after_readers(self, at: At) -> None:
+        """Inside of another loop, the last iteration's readers come first."""
+        if any(self._nest.roles[n] in ("loop", "repeat") for n in at):
+            self._b.barrier()
+
 
 _Element = Callable[[Mapping[int, Index], Sequence[Index]], Scalar]
 """What belongs at a place of a box, given where the levels that stand apart in it are."""
@@ -211,6 +369,3 @@ def _split(layout: Layout, place: Sequence[Index]) -> tuple[dict[int, Index], li
 def _is_fetched_ahead(stage: Stage) -> bool:
     """Whether the next iteration's elements wait in registers."""
     return stage.buffers > 1 and not stage.is_async
-
-
-__all__ = ["Stager"]

@@ -5,22 +5,259 @@ Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sk
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from xdsl.ir import SSAValue
 
+from treadle.dialects.graph import ComputeOp
 from treadle.dialects.schedule.sampling import Size
+from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError
-from treadle.index.algebra import depends_on
-from treadle.schedules.nest.legality import MOST_ACCUMULATORS
+from treadle.index.algebra import depends_on, stride_along
+from treadle.schedules.access_analysis import collapsible_suffix
+from treadle.schedules.nest.nest import MOST_ACCUMULATORS
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.rules.draft import Draft
-from treadle.schedules.rules.programs import Rule
-from treadle.schedules.rules.sizes import sizes_of, thread_sizes, vector_sizes
+from treadle.schedules.rules.programs import Rule, sizes_of, thread_sizes, vector_sizes
+from treadle.schedules.rules.templates import templates
+from treadle.schedules.template import LimitError
 from treadle.target import Target
+
+# Reductions that several threads, or the lanes of vectors, share: where there are few elements to compute, and each is
+# the sum of many.
+#
+# Source: MetaSchedule (NeurIPS 2022), figure 5's Cross-Thread-Reduction and Add-RFactor; the conditions are those of
+# its sources (`NeedsRFactorOrCrossThreadReduction`).
+
+_ROWS = 8
+"""Elements that a block's threads, or one thread's vectors, compute at once. Assumed, not measured, as the next one."""
+_MOST_REDUCING_THREADS = 512
+
+
+def cross_thread(draft: Draft) -> Sequence[Draft]:
+    """The draft as it is, and with the terms of an element spread over threads of a GPU, next to one another.
+
+    ```mlir
+    %i, %j = schedule.axes 1 spatial, 1 reduction
+    ```
+    becomes that, and
+    ```mlir
+    %i, %j = schedule.axes 1 spatial, 1 reduction
+    %threads_i, %threads_j = schedule.sample_tile "threads" 2 from ([1, 2, 4], [32, 64]) product 32 to 512 step 32
+    %i0, %i1 = schedule.split %i by (%threads_i)
+    %j0, %j1 = schedule.split %j by (%threads_j)
+    schedule.arrange block(%i0) thread(%i1) loop(%j0) thread(%j1)
+    ```
+    """
+    if not draft.target.is_cuda or draft.is_complete or not _has_few_elements(draft.workload):
+        return ()
+    warp = draft.target.warp_size
+    after, rows, others, terms = _rows_and_terms(draft)
+    lanes = [1 << n for n in range(3, 10) if 1 << n <= max(warp, after.extent(terms))]
+    sizes = (sizes_of(after.extent(rows), _ROWS), lanes)
+    after, (t, k) = after.sample_tile("threads", 2, sizes, (warp, _MOST_REDUCING_THREADS), step=warp, of=(rows, terms))
+    after, (i0, i1) = after.split(rows, [t])
+    after, (k0, k1) = after.split(terms, [k])
+    return [draft, after.arrange([("block", [*others, i0]), ("thread", [i1]), ("loop", [k0]), ("thread", [k1])])]
+
+
+def vector_lanes(draft: Draft) -> Sequence[Draft]:
+    """The draft as it is, and with the terms of an element spread over the lanes of a CPU's vectors (rfactor), where
+    they lie one after another.
+
+    ```mlir
+    %i, %j = schedule.axes 1 spatial, 1 reduction
+    ```
+    becomes that, and
+    ```mlir
+    %i, %j = schedule.axes 1 spatial, 1 reduction
+    %rows = schedule.sample "rows" from [1, 2, 3, 4, 6, 8]
+    %lanes = schedule.sample "lanes" from [16, 32, 64]
+    %i0, %i1 = schedule.split %i by (%rows)
+    %j0, %j1 = schedule.split %j by (%lanes)
+    schedule.arrange block(%i0) repeat(%i1) loop(%j0) loop(%j1)
+    schedule.mark vector %j1
+    ```
+    """
+    workload, lanes = draft.workload, draft.target.lanes
+    if draft.target.is_cuda or draft.is_complete or workload is None or not _has_few_elements(workload):
+        return ()
+    last = len(workload.extents) - 1
+    if not any(read.is_term and stride_along(read.indices[-1], last) == 1 for read in workload.reads if read.indices):
+        return ()
+    after, rows, others, terms = _rows_and_terms(draft)
+    after, count = after.sample("rows", sizes_of(after.extent(rows), _ROWS))
+    after, width = after.sample("lanes", [lanes, 2 * lanes, 4 * lanes])
+    after, (i0, i1) = after.split(rows, [count])
+    after, (k0, k1) = after.split(terms, [width])
+    after = after.arrange([("block", [*others, i0]), ("repeat", [i1]), ("loop", [k0]), ("loop", [k1])])
+    return [draft, after.mark("vector", k1)]
+
+
+def _has_few_elements(workload: Workload | None) -> bool:
+    """Whether elements have many terms: more than there are elements, where tiles are read several times; at least a
+    warp's worth elsewhere."""
+    if workload is None or workload.kind is None or not workload.spatial:
+        return False
+    elements, terms = prod(workload.extents[: workload.spatial]), prod(workload.extents[workload.spatial :])
+    return terms >= (max(32, elements) if has_reuse(workload) else 32)
+
+
+def _rows_and_terms(draft: Draft) -> tuple[Draft, SSAValue, list[SSAValue], SSAValue]:
+    """The longest of the last two spatial axes, the other spatial ones, and the reduction as one axis."""
+    draft, axes = draft.axes()
+    terms = axes.reduction[0]
+    if len(axes.reduction) > 1:
+        draft, terms = draft.fuse(*axes.reduction)
+    rows = max(axes.spatial[-2:], key=draft.extent)
+    return draft, rows, [axis for axis in axes.spatial if axis is not rows], terms
+
+
+# Axes taken as one before they are tiled.
+
+
+def fused(draft: Draft) -> Sequence[Draft]:
+    """The last spatial axes as one, as many as every read walks with one stride: vectors and warps then run across
+    rows, and a tile is not cut at their ends. Where tiles are read several times, the axes as they are, too.
+
+    ```mlir
+    %i, %j, %k = schedule.axes 3 spatial, 0 reduction
+    ```
+    becomes, where the reads are those of `relu`,
+    ```mlir
+    %i, %j, %k = schedule.axes 3 spatial, 0 reduction
+    %ijk = schedule.fuse %i, %j, %k
+    ```
+    """
+    if draft.is_complete or draft.workload is None or not isinstance(draft.anchor, ComputeOp):
+        return ()
+    as_it_is, axes = draft.axes()
+    first = collapsible_suffix(draft.anchor)
+    walked = [axis for axis in axes.spatial if as_it_is.dimensions(axis)[0] >= first]
+    if len(walked) < 2:
+        return ()
+    one, _ = as_it_is.fuse(*walked)
+    return [as_it_is, one] if has_reuse(draft.workload) else [one]
+
+
+# How loops are printed: the innermost level as vectors, a short one unrolled.
+#
+# Source: MetaSchedule (NeurIPS 2022), figure 5's Parallel-Vectorize-Unroll. Parallel loops are the levels in `block`.
+
+_UNROLLED = 16
+"""Terms that are unrolled, at most. Of one convolution in groups, the nine terms of a 3 x 3 window unrolled took 0.86
+instead of 1.60 ms (two cores beside other jobs)."""
+
+
+def vectorised(draft: Draft) -> Sequence[Draft]:
+    """Marks the innermost level of a CPU's nest, if it is spatial and in `repeat`.
+
+    ```mlir
+    schedule.arrange block(%i0, %j0) loop(%k) repeat(%i1, %j1)
+    ```
+    becomes
+    ```mlir
+    schedule.arrange block(%i0, %j0) loop(%k) repeat(%i1, %j1)
+    schedule.mark vector %j1
+    ```
+    """
+    if draft.target.is_cuda or not draft.groups:
+        return ()
+    role, levels = draft.groups[-1]
+    return [draft.mark("vector", levels[-1])] if role == "repeat" else ()
+
+
+def unrolled(draft: Draft) -> Sequence[Draft]:
+    """Marks the innermost reduction loops, as many as the values taken make short together; the loops as they are, are
+    the alternative.
+
+    ```mlir
+    schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) repeat(%i1, %j1)
+    ```
+    becomes that, and
+    ```mlir
+    schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) repeat(%i1, %j1)
+    schedule.mark unroll %k1
+    ```
+    """
+    loops = [level for role, levels in draft.groups if role == "loop" for level in levels]
+    if draft.nest is None:
+        return ()
+    known = [draft.nest.levels[n] for n in draft.nest.numbers("loop")]
+    after, body = draft, 1
+    for handle, level in zip(reversed(loops), reversed(known), strict=True):
+        body *= level.trips
+        if level.vector or body > _UNROLLED:
+            break
+        after = after.mark("unroll", handle) if level.trips > 1 else after
+    return () if after is draft else [draft, after]
+
+
+# Which reads go through faster memory, and where they are filled.
+#
+# Source: MetaSchedule (NeurIPS 2022), figure 3's Sample-Compute-Location, for what a kernel reads. What it writes needs
+# no rule: an epilogue is computed where the result is stored, and a producer where it is staged.
+
+_VECTORS, _BUFFERS, _AHEAD = (1, 2, 4), (1, 2), (2, 3, 4)
+"""Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers, and by
+asynchronous copies."""
+
+
+def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool = False) -> Rule:
+    """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops,
+    where tiles are read several times.
+
+    alone: also with the last reads only: of a product its right operand, whose elements vectors run along. What has no
+    box at a level, given the values taken, is not staged there. ahead: also by asynchronous copies.
+
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    ```
+    becomes that, and by `staged("shared")`
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    %vector = schedule.sample "vector" from [1, 2, 4]
+    %buffers = schedule.sample "buffers" from [1, 2]
+    schedule.stage 0 at %k0 in "shared" vector %vector buffers %buffers
+    schedule.stage 1 at %k0 in "shared" vector %vector buffers %buffers
+    ```
+    """
+
+    def rule(draft: Draft) -> Sequence[Draft]:
+        loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
+        if draft.workload is None or not loops or not has_reuse(draft.workload):
+            return ()
+        terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
+        chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
+        ways = (False, True) if ahead else (False,)
+        places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
+        tried = [_staged(draft, reads, level, memory, way) for level, reads in places_and_reads for way in ways]
+        found = {str(each): each for each in tried if each is not None}
+        return [draft, *found.values()]
+
+    return rule
+
+
+def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory, is_async: bool) -> Draft | None:
+    """With some reads staged at a level; None if none of them can be, or the values taken are beyond a limit."""
+    sizes: tuple[Size, ...] = ()
+    if memory == "shared":
+        draft, vector = draft.sample("vector", _VECTORS)
+        draft, buffers = draft.sample("buffers", _AHEAD if is_async else _BUFFERS)
+        sizes = (vector, buffers)
+    sampled = draft
+    for read in reads:
+        try:
+            draft = draft.stage(read, level, memory, *sizes, is_async=is_async)
+        except LimitError:
+            return None
+        except TreadleError:
+            continue
+    return None if draft is sampled else draft
+
 
 _TILED_AXES = 3
 """Axes of a kind that are cut, the innermost ones longer than 1; others stay whole: a tile of three axes is what
@@ -240,4 +477,32 @@ def _params(factors: Mapping[str, Sequence[Size]]) -> list[SSAValue]:
     return [factor for each in factors.values() for factor in each if not isinstance(factor, int)]
 
 
-__all__ = ["has_reuse", "tiled"]
+# The rules that a search uses unless it is given others.
+
+CPU: tuple[Rule, ...] = (
+    templates,
+    fused,
+    vector_lanes,
+    tiled("SSRSRS"),
+    tiled("SSRS", reuse=False),
+    staged("register", alone=True),
+    vectorised,
+    unrolled,
+)
+"""For CPUs: the words are MetaSchedule's; a tile that is not read twice needs no level between two reduction loops."""
+CUDA: tuple[Rule, ...] = (
+    templates,
+    fused,
+    cross_thread,
+    tiled("SRSSRRSRS"),
+    tiled("SSSRRSRS"),
+    tiled("SSSR", reuse=False),
+    staged("shared", ahead=True),
+    unrolled,
+)
+"""For GPUs."""
+
+
+def default_rules(target: Target) -> tuple[Rule, ...]:
+    """The rules for a target."""
+    return CUDA if target.is_cuda else CPU

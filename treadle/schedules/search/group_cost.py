@@ -15,11 +15,10 @@ from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
 from treadle.index.expr import Expr, const
 from treadle.index.mixed_radix import DigitSum, as_permutation, index_digits, inverted
 from treadle.index.mixed_radix import digits_of as digit_sum
-from treadle.schedules.access_analysis import DefinitionAccesses
-from treadle.schedules.digits import Digits, digits_of, is_sum_of_digits, signed_digits_of
+from treadle.schedules.access_analysis import DefinitionAccesses, Digits, digits_of, is_sum_of_digits, signed_digits_of
+from treadle.schedules.gpu_work import op_cost
 from treadle.schedules.nest.nest import Axis
 from treadle.schedules.nest.workload import definition_of
-from treadle.schedules.op_cost import op_cost
 from treadle.schedules.template import Anchor
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from treadle.errors import TreadleError
-from treadle.schedules.joint.dispatch import Tree, grown_tree
-from treadle.schedules.joint.micro_kernels import chosen_kernels
+from treadle.schedules.joint import Tree, chosen_kernels, grown_tree
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.predict import Forecast
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import ceil
+from typing import NamedTuple
 
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import GpuWork
-from treadle.schedules.search.analytic import cpu_seconds, gpu_seconds
+from treadle.schedules.gpu_work import SECTOR_BYTES, GpuWork, occupancy_of
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.gpu_nest_work import gpu_work_of
 from treadle.schedules.search.group_cost import GroupCost, group_cost
@@ -16,6 +18,126 @@ from treadle.schedules.search.nest_work import work_of
 from treadle.schedules.search.programs import Replayed
 from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
+from treadle.target import Target
+
+# An analytic cost model: a kernel's time from its work and the target's peak rates, without measurements.
+
+_LATENCY = 4.0
+"""Latency of a vector addition in cycles, on Skylake and later, and on Zen and later."""
+_L1_BYTES = 32 * 1024
+_BYTES_PER_CYCLE_L2 = 32.0
+_BYTES_PER_CYCLE_L3 = 8.0
+_BLOCK_CYCLES = 100.0
+_LAUNCH_SECONDS = 3e-6
+"""As the four above assumed, not measured: they order candidates, whose times are measured afterwards."""
+
+
+class Seen(NamedTuple):
+    """The parts of the traffic from L2 and from L3 that prefetching does not hide."""
+
+    l2: float
+    l3: float
+
+
+PREFETCHED = Seen(0.2, 0.02)
+"""Ranks the kernels of a group. Median and mean rank correlation with measured times of 94 groups on Zen 4 and of 11 on
+a Xeon of Ice Lake (`python -m benchmarks.rank_correlation benchmarks/records/random/*`): 0.75, 0.70 and 0.76, 0.75;
+with all traffic 0.70, 0.64 and 0.78, 0.74; with none 0.76, 0.69 and 0.74, 0.74."""
+UNHIDDEN = Seen(1.0, 1.0)
+"""Compares kernels of a range where a call has a few rows, whose loops are too short to prefetch in. A product of
+192 x T x 64 by 192 x 64 x T whose kernels were chosen with `PREFETCHED` had one for all T, and took 1.6 to 1.7 times as
+long for T of 1 to 4, 1.1 to 1.3 for 7 to 11, and as long for 12 to 128 (two cores of Zen 4, 2026-11-26)."""
+
+
+def cpu_seconds(work: Work, target: Target, seen: Seen = PREFETCHED) -> float:
+    """The predicted time of a kernel on all of a CPU's cores: the sum of its terms."""
+    return sum(cpu_terms(work, target, seen).values())
+
+
+def cpu_terms(work: Work, target: Target, seen: Seen = PREFETCHED) -> dict[str, float]:
+    """What the predicted time is made of, in seconds.
+
+    A body takes as long as its slowest resource, whose term it is part of: two arithmetic and two load ports, one store
+    port, and the latency of dependent additions. Masks take arithmetic ports. The part of the cache misses that
+    prefetching does not hide is added to this.
+    """
+    cycle = 4 * target.lanes / target.peak_f32
+    rounds = ceil(work.blocks / min(target.cores, work.blocks))
+    resources = ("arithmetic", "loads and stores", "stores", "sums in sequence", "at least a cycle")
+    terms: dict[str, float] = dict.fromkeys(resources, 0.0)
+    for b in work.bodies:
+        cycles = (b.operations / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
+        slowest, most = max(zip(resources, cycles, strict=True), key=lambda pair: pair[1])
+        terms[slowest] += rounds * b.executions * most * cycle
+    terms["blocks"] = rounds * _BLOCK_CYCLES * cycle
+    terms["from L2"] = seen.l2 * work.traffic(_L1_BYTES) / _BYTES_PER_CYCLE_L2 * cycle
+    terms["from L3"] = seen.l3 * work.traffic(0.75 * target.l2_bytes) / _BYTES_PER_CYCLE_L3 * cycle
+    terms["launch"] = _LAUNCH_SECONDS
+    return terms
+
+
+_GPU_LAUNCH_SECONDS = 2e-6
+_BARRIER_CYCLES = 30.0
+_ISSUED_PER_CYCLE = 4.0
+"""Instructions of warps that a multiprocessor starts."""
+_SHARED_PARTS = 2.0
+"""Parts in which a block loads what it multiplies between two barriers: the first one is waited for.
+
+As the two above, and the launch's time, assumed; with them a product on tensor cores of an A100 takes 76 % of its peak
+with two blocks of 128 x 128 a multiprocessor, 62 % with one, where a simulation of its machine code gave 69 and 58."""
+
+
+def gpu_seconds(work: GpuWork, target: Target) -> float:
+    """The predicted time of a kernel on a GPU, infinite if no block of it fits on a multiprocessor.
+
+    Blocks run in rounds, as many at once as are resident. A round takes as long as its busiest resource - f32 units,
+    tensor cores, issue slots, shared memory, L2 - and what one block waits for besides: global memory where nothing is
+    loaded ahead, and after each barrier the first loads from shared memory. Global memory moves each byte of the
+    kernel's tensors once: what blocks share is taken to stay in L2.
+    """
+    resident = resident_blocks(work, target)
+    if resident == 0:
+        return float("inf")
+    mine = -(-work.blocks // target.multiprocessors)
+    rounds, rest = divmod(mine, resident)
+    cycles = rounds * _round_cycles(work, target, resident) + (_round_cycles(work, target, rest) if rest else 0.0)
+    return _GPU_LAUNCH_SECONDS + max(cycles / target.clock, work.bytes / target.peak_bandwidth)
+
+
+def resident_blocks(work: GpuWork, target: Target) -> int:
+    """Blocks on a multiprocessor at a time; 0 if there is no room for one. Registers are an estimate, so that more than
+    there are count as all of them."""
+    most = min(target.registers_per_thread, target.registers_per_multiprocessor // (work.min_blocks * work.threads))
+    registers = min(work.registers, most // 8 * 8 if most < target.registers_per_thread else most)
+    try:
+        return occupancy_of(target, work.threads, registers, work.shared_bytes).blocks
+    except TreadleError:
+        return 0
+
+
+def _round_cycles(work: GpuWork, target: Target, blocks: int) -> float:
+    """The cycles in which a multiprocessor computes so many blocks at once."""
+    busy = blocks * max(_block_cycles(work, target).values())
+    stored, loaded = work.shared_stores, work.shared_loads / _SHARED_PARTS
+    waits = work.barriers * _BARRIER_CYCLES + (work.round_trips + 1) * target.memory_latency
+    if work.barriers:
+        waits += stored + loaded + work.barriers * target.shared_latency
+    hidden = busy * work.ahead / work.steps if work.steps else target.memory_latency
+    return busy + waits + work.steps * max(0.0, target.memory_latency - hidden)
+
+
+def _block_cycles(work: GpuWork, target: Target) -> dict[str, float]:
+    """The cycles for which one block keeps each resource of a multiprocessor busy."""
+    each = target.multiprocessors * target.clock
+    peaks = {1: target.peak_int8_tensor, 2: target.peak_f16_tensor, 4: target.peak_tf32_tensor}
+    tensor = peaks.get(work.tensor_bytes, 0.0)
+    return {
+        "f32 units": work.operations / (target.peak_f32 / 2 / each),
+        "tensor cores": work.tensor_flops / (tensor / each) if work.tensor_flops else 0.0,
+        "issue slots": (work.operations / WARP + work.accesses) / _ISSUED_PER_CYCLE,
+        "shared memory": work.shared_loads + work.shared_stores,
+        "L2": work.sectors * SECTOR_BYTES / target.l2_bytes_per_cycle,
+    }
 
 
 class Forecast:
@@ -62,6 +184,3 @@ class Forecast:
         if not isinstance(replayed, UseAttr):
             return gpu_work_of(replayed, self._cost) if target.is_cuda else work_of(replayed, self._cost, target)
         return TEMPLATES[replayed.template.data].work(self._task.anchor, replayed.knobs(), target)
-
-
-__all__ = ["Forecast"]

@@ -1,6 +1,6 @@
 """What searches have measured and rejected, as lines of JSON: what a later search and a cost model read.
 
-    {"program": "tiled", "text": "schedule.program @tiled for \\"cpu\\" { ... }"}
+    {"program": "tiled", "text": "schedule.program @tiled for \"cpu\" { ... }"}
     {"program": "tiled", "decisions": {"rows": 4}, "round": 1, "us": 41.5, "reference_us": 43.0, ..., "of": 2}
     {"program": "matmul_cpu", "decisions": {"rows": 5}, "round": 1, "error": "it did not end in time", "of": 2}
 
@@ -12,23 +12,228 @@ there, too.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
-from treadle.regular_files import open_regular
-from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
-from treadle.schedules.search.decisions_record import decisions_of_record
-from treadle.schedules.search.ledger import Ledger
-from treadle.schedules.search.ledger_record import DRAWN, ledger_of_record, ledger_record
-from treadle.schedules.search.record_numbers import real, whole
-from treadle.schedules.search.work import Work
-from treadle.schedules.search.work_record import OtherCountsError, work_of_record, work_record
+from treadle.errors import TreadleError
+from treadle.regular_files import open_regular, read_regular
+from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.ledger import Ledger, Rejection
+from treadle.schedules.search.work import Body, Reuse, Work
+
+# Numbers of records, which are text that anybody can edit: what no search writes is refused before it is computed
+# with.
+
+MOST = 1 << 62
+"""Of a whole number: it is an attribute of 64 bits elsewhere."""
+_LEAST_REAL, _MOST_REAL = 1e-9, 1e18
+"""Of any other: microseconds, bytes, counts. Quotients and products of a few such numbers are finite."""
+
+
+def whole(value: object, least: int = 0, most: int = MOST) -> int:
+    """A whole number within bounds; ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
+    return value
+
+
+def real(value: object) -> float:
+    """0 or a positive number of a usual size; ValueError for anything else, infinity and NaN included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_REAL:
+        raise ValueError(f"{_shown(value)} is no number from 0 to {_MOST_REAL:g}")
+    if 0 < value < _LEAST_REAL:
+        raise ValueError(f"{_shown(value)} is neither 0 nor at least {_LEAST_REAL:g}")
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    """A value in a message, which is short; the digits of a very large number are not computed."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# Decisions in lines of JSON, where a tuple is a list.
+
+
+def decisions_of_record(found: Any) -> dict[str, Choice]:
+    """Decisions as JSON says them; ValueError, AttributeError or the like for anything else."""
+    return {name: _choice(value) for name, value in found.items()}
+
+
+def _choice(value: object) -> Choice:
+    if isinstance(value, bool | str):
+        return value
+    if not isinstance(value, list):
+        return whole(value, -MOST)
+    numbers = cast("list[object]", value)
+    if not numbers:
+        raise ValueError("an empty list is no choice")
+    return tuple(whole(number, -MOST) for number in numbers)
+
+
+# What a search has counted of candidates that it looked at, as a line of JSON.
+#
+#     {"drawn": "evolution 0 9", "legal": {"tiled": 31}, "rejected": [{"program": "tiled", "limit": "accumulators",
+#      "count": 20, "margin": 0.25, "decisions": {"rows": 40}, "reason": "it takes 1280 accumulators, 256 too many"}]}
+#
+# `drawn` names the draw: the strategy, the seed, and what the strategy draws by. A draw that is repeated, since the
+# search was interrupted, meets the same candidates: a later line supersedes an earlier one of that name.
+
+DRAWN = "drawn"
+"""The field that such a line has, and no other one."""
+
+
+def ledger_record(name: str, ledger: Ledger) -> dict[str, Any]:
+    """The counts of a draw, the most frequent limits first."""
+    return {
+        DRAWN: name,
+        "legal": dict(ledger.accepted),
+        "rejected": [_rejection_record(each) for each in ledger.rejections],
+    }
+
+
+def ledger_of_record(found: Mapping[str, Any]) -> Ledger:
+    """What was recorded; ValueError, KeyError or the like for anything else."""
+    ledger = Ledger(Counter({str(name): whole(count) for name, count in found["legal"].items()}))
+    for each in found["rejected"]:
+        ledger.reject(_rejection(each))
+    return ledger
+
+
+def _rejection_record(rejection: Rejection) -> dict[str, Any]:
+    margin = {} if rejection.margin is None else {"margin": rejection.margin}
+    counted = {"program": rejection.program, "limit": rejection.limit, "count": rejection.count, **margin}
+    return {**counted, "decisions": dict(rejection.closest.decisions), "reason": rejection.reason}
+
+
+def _rejection(found: Mapping[str, Any]) -> Rejection:
+    program, margin = str(found["program"]), found.get("margin")
+    closest = Candidate(program, decisions_of_record(found["decisions"]))
+    return Rejection(
+        program, str(found["limit"]), whole(found["count"]), None if margin is None else real(margin), closest,
+        str(found["reason"]),
+    )  # fmt: skip
+
+
+# A kernel's work as a record's field, from which a cost model learns without lowering the kernel again.
+#
+# {"blocks": 24, "threads": 1, "share": 12, "bodies": [[768, 32, 6, 0, 1, 0], ...], "reuse": [[0, 98304], ...]}
+
+
+class OtherCountsError(ValueError):
+    """A work that was recorded before as much was counted as today."""
+
+
+_DIGITS = 6
+"""More than a model can tell apart."""
+
+
+def work_record(work: Work) -> dict[str, Any]:
+    """Numbers and lists of numbers."""
+    return {
+        "blocks": work.blocks,
+        "threads": work.threads,
+        "share": _short(work.share),
+        "bodies": [[_short(number) for number in astuple(body)] for body in work.bodies],
+        "reuse": [[_short(number) for number in astuple(step)] for step in work.reuse],
+    }
+
+
+def work_of_record(found: Mapping[str, Any]) -> Work:
+    """What was recorded; ValueError, KeyError or TypeError for anything else.
+
+    OtherCountsError for what was recorded before as much was counted as today.
+    """
+    if any(len(body) != len(fields(Body)) for body in found["bodies"]):
+        raise OtherCountsError("a body has another number of counts")
+    bodies = tuple(Body(*map(real, body)) for body in found["bodies"])
+    reuse = tuple(Reuse(*map(real, step)) for step in found["reuse"])
+    if not reuse:
+        raise ValueError("a kernel moves some bytes")
+    return Work(whole(found["blocks"], 1), whole(found["threads"], 1), bodies, reuse, real(found["share"]))
+
+
+def _short(number: float) -> float:
+    rounded = float(f"{number:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+# The files of a database of tuned schedules. Kept apart from their IR, which a cached model does not parse.
+
+_WORDS = re.compile(r"[^a-z0-9]+")
+ACCEPTED = "a file that `treadle tune` wrote"
+MOST_ENTRY_BYTES, MOST_RECORD_BYTES = 64 << 20, 1 << 30
+"""Of an entry, and of the records of a group: of larger ones nothing is read."""
+_ENTRY = re.compile(r".+-[0-9a-f]{12}\.mlir")
+
+
+@dataclass(frozen=True)
+class DatabaseFiles:
+    """A database's folder: in it a folder for each kind of hardware, with a file for each group."""
+
+    folder: Path
+
+    def hardware(self) -> list[str]:
+        """The names of the folders that have entries."""
+        return sorted(each.name for each in self.folder.iterdir() if each.is_dir() and _entries(each))
+
+    def measured(self) -> list[str]:
+        """The names of the folders that have records of measured candidates."""
+        return sorted({path.parent.name for path in self.folder.glob("*/*.jsonl")})
+
+    def fingerprint(self, hardware: str) -> str:
+        """A digest of all entries for one kind of hardware; empty if there are none. What cannot be read counts as
+        empty: no schedule is taken from it."""
+        hasher = hashlib.sha256()
+        paths = _entries(self.folder / slug(hardware))
+        for path in paths:
+            hasher.update(f"{path.name} {_digest(path)};".encode())
+        return hasher.hexdigest() if paths else ""
+
+    def path_of(self, digest: str, hardware: str, suffix: str = ".mlir") -> Path | None:
+        """The file of a group; None if there is none."""
+        found = sorted((self.folder / slug(hardware)).glob(f"*-{digest}{suffix}"))
+        return found[0] if found else None
+
+
+def open_database(folder: Path) -> DatabaseFiles:
+    """The database in a folder; TreadleError if there is no such folder."""
+    if not folder.is_dir():
+        raise TreadleError("there is no such folder", folder, "a database that `treadle tune` wrote")
+    return DatabaseFiles(folder)
+
+
+def digest_of(name: str) -> str:
+    """The digest in the name of a group's file, without its suffix."""
+    return name.rpartition("-")[2]
+
+
+def slug(text: str) -> str:
+    """Converts a text to a part of a file's name: small letters, digits, and one - or _ between words."""
+    return "_".join(_WORDS.sub("-", part).strip("-") for part in text.lower().split("_")).strip("_") or "unnamed"
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(read_regular(path, MOST_ENTRY_BYTES, ACCEPTED)).hexdigest()
+    except TreadleError:
+        return ""
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.mlir") if _ENTRY.fullmatch(path.name))
+
 
 _MOST_LINE = 1 << 20
 """Bytes of a line; the longest that searches have written have some ten thousand."""
@@ -206,6 +411,3 @@ def _work(found: Any) -> Work | None:
         return None if found is None else work_of_record(found)
     except OtherCountsError:
         return None
-
-
-__all__ = ["Trial", "read_ledgers", "read_trials", "seconds_beside", "seconds_of", "trial_lines"]

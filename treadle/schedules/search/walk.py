@@ -9,17 +9,279 @@ Source: Gensor (2025), section IV, algorithms 1 and 2; docs/adr/0029.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import compress
+from math import ceil, exp, inf, log, prod
 from random import Random
 from typing import Literal
 
-from treadle.dialects.schedule import UseAttr
-from treadle.schedules.search.benefits import PaperBenefits, cache_weight, keep_probability, memories_of, roulette
+from xdsl.ir import SSAValue
+
+from treadle.dialects.schedule import ArrangeOp, Choice, ProgramOp, SampleOp, SplitOp, UseAttr
+from treadle.dialects.schedule.tiling import Role
+from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.candidate import Candidate, Measured
-from treadle.schedules.search.etir import Action, Etir, TileLevel, actions, etir, levels_of
+from treadle.schedules.search.sampler import Sampler
 from treadle.schedules.search.strategy import Explored, Predictor
+from treadle.target import Target
+
+# Gensor's view of a schedule: tiles of each memory level, virtual threads, and the level that is being scheduled.
+#
+# Source: Gensor (2025), section IV-A: `D = [T_L, .., T_1, T_0]` of each dimension, with its etiles, evThreads and
+# curMemLevel. Here a view of a nest and of the samples of its program; nothing is kept twice.
+
+
+@dataclass(frozen=True)
+class Etir:
+    """The tiles of a nest.
+
+    tiles: of each level of memory, the one farthest from the computing units first: positions of each axis that a tile
+        has; the last level is a thread's register tile
+    virtual: virtual threads along each axis
+    footprints: bytes that the reads of one tile of each level reach, and that its result takes
+    traffic: bytes that all tiles of each level load and store together
+    """
+
+    tiles: tuple[tuple[int, ...], ...]
+    virtual: tuple[int, ...]
+    footprints: tuple[int, ...]
+    traffic: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TileLevel:
+    """A level of a program's tiles.
+
+    group: which group of the arrangement its levels are in, and the role of that
+    labels: the samples of its factors
+    """
+
+    group: int
+    role: Role
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Action:
+    """A step from one state to the next.
+
+    kind: `tile` and `inverse tile` change one factor of the level by one size, `virtual` a number of virtual threads,
+        `set` another sample of the program; `cache` goes on to the next level
+    after: the decisions; None for `cache`
+    """
+
+    kind: str
+    after: Candidate | None = None
+
+
+def levels_of(program: ProgramOp) -> tuple[TileLevel, ...]:
+    """The levels of a program whose factors are sampled, outermost first; none for a template's program."""
+    arranged = next((op for op in program.instructions if isinstance(op, ArrangeOp)), None)
+    if arranged is None:
+        return ()
+    labels: dict[SSAValue, str] = {}
+    for sample in program.samples:
+        labels |= dict.fromkeys(sample.results, sample.label.data)
+    of_level: dict[SSAValue, str] = {
+        level: labels[factor]
+        for split in program.instructions
+        if isinstance(split, SplitOp)
+        for level, factor in zip(split.levels[1:], split.factors, strict=True)
+        if not isinstance(factor, int)
+    }
+    found: list[TileLevel] = []
+    for n, (role, levels) in enumerate(arranged.groups):
+        names = tuple(dict.fromkeys(of_level[level] for level in levels if level in of_level))
+        if names:
+            found.append(TileLevel(n, role, names))
+    return tuple(found)
+
+
+def actions(
+    program: ProgramOp, sampler: Sampler, candidate: Candidate, levels: Sequence[TileLevel], number: int
+) -> list[Action]:
+    """What can be done at a level: each factor one size up or down, each sample that is no tile's one value on, and
+    the next level. Whether the results are legal is for replaying to say."""
+    level, found = levels[number], list[Action]()
+    virtual = level.role == "repeat" and any(each.role == "thread" for each in levels[number:])
+    plain = {label for each in levels for label in each.labels}
+    for sample in program.samples:
+        label = sample.label.data
+        if label in level.labels:
+            for up, after in _stepped(sampler, candidate, label):
+                kind = "virtual" if virtual else "tile" if up else "inverse tile"
+                found.append(Action(kind, Candidate(candidate.program, after)))
+        elif label not in plain and isinstance(sample, SampleOp):
+            values = sampler.support(label, candidate.decisions).values
+            place = values.index(candidate.decisions[label])
+            for value in (*values[max(place - 1, 0) : place], *values[place + 1 : place + 2]):
+                found.append(Action("set", Candidate(candidate.program, {**candidate.decisions, label: value})))
+    if number + 1 < len(levels):
+        found.append(Action("cache"))
+    return found
+
+
+def _stepped(sampler: Sampler, candidate: Candidate, label: str) -> list[tuple[bool, dict[str, Choice]]]:
+    """The decisions in which one factor of a sample is the next larger or smaller one that the sample knows at all, and
+    whether it is larger."""
+    taken = candidate.decisions[label]
+    vectors = [_vector(value) for value in sampler.support(label, candidate.decisions).values]
+    vector, found = _vector(taken), list[tuple[bool, dict[str, Choice]]]()
+    for n, size in enumerate(vector):
+        rest = vector[:n], vector[n + 1 :]
+        sizes = sorted({each[n] for each in vectors if (each[:n], each[n + 1 :]) == rest})
+        place = sizes.index(size)
+        for other in (*sizes[max(place - 1, 0) : place], *sizes[place + 1 : place + 2]):
+            value: Choice = (*rest[0], other, *rest[1]) if isinstance(taken, tuple) else other
+            found.append((other > size, {**candidate.decisions, label: value}))
+    return found
+
+
+def _vector(value: Choice) -> tuple[int, ...]:
+    """The factors that a sample has taken."""
+    if isinstance(value, tuple):
+        return value
+    assert isinstance(value, int)
+    return (value,)
+
+
+def etir(nest: Nest, levels: Sequence[TileLevel]) -> Etir:
+    """The tiles of a nest, at the levels of its program."""
+    firsts = _first_levels(nest)
+    found = [_level(nest, firsts[level.group]) for level in levels]
+    repeated = [nest.levels[n] for n in nest.virtual]
+    virtual = tuple(prod(level.trips for level in repeated if level.axis == axis) for axis in nest.axes)
+    return Etir(
+        tuple(tile for tile, _, _ in found), virtual, tuple(bytes for _, bytes, _ in found), tuple(q for *_, q in found)
+    )
+
+
+def _first_levels(nest: Nest) -> list[int]:
+    """The number of the first level of each group."""
+    counts = [len(group.levels) for group in nest.groups]
+    return [sum(counts[:n]) for n in range(len(counts))]
+
+
+def _level(nest: Nest, place: int) -> tuple[tuple[int, ...], int, int]:
+    """The tile below a place, its footprint, and the traffic of all of them, with the virtual threads of what moves it.
+    What an index that is computed from data reaches is taken to be one element a position."""
+    tile, load = nest.below(place), nest.workload
+    outside = [nest.levels[n] for n in nest.virtual if n < place]
+    whole = [size * prod(v.trips for v in outside if v.axis == a) for a, size in zip(nest.axes, tile, strict=True)]
+    tiles = [ceil(axis.extent / size) for axis, size in zip(nest.axes, whole, strict=True)]
+    is_spatial = [not axis.is_reduction for axis in nest.axes]
+    written = prod(compress(whole, is_spatial)) * load.bytes
+    reads = 0
+    for number, read in enumerate(load.reads):
+        box = nest.box(number, place)
+        reads += (prod(whole) if box is None else box.size) * read.bytes
+    return tile, reads + written, reads * prod(tiles) + written * prod(compress(tiles, is_spatial))
+
+
+# How likely a walk takes each action: Gensor's formulas as printed, and the ratio of modelled throughputs.
+#
+# Source: Gensor (2025), sections IV-B and IV-C; docs/adr/0029 says which of them ship.
+
+BANKS = 32
+"""Formula (3)'s W: elements of 4 bytes that shared memory gives at once."""
+
+
+def tiling_benefit(traffic: float, next_traffic: float, footprint: float, next_footprint: float) -> float:
+    """Formula (1) as printed: `Q(T) F(T') / (Q(T') F(T))`. More footprint counts as a gain."""
+    return traffic * next_footprint / (next_traffic * footprint)
+
+
+def tiling_balance(traffic: float, next_traffic: float, footprint: float, next_footprint: float) -> float:
+    """Formula (1) as the paper's text describes it: the fall in traffic over the growth of the footprint."""
+    return traffic / next_traffic / (next_footprint / footprint)
+
+
+def caching_benefit(low: Memory, high: Memory, bytes: float) -> float:
+    """Formula (2): the time to move data at one level over that at the next one, which is nearer."""
+    return low.cycles(bytes) / high.cycles(bytes)
+
+
+def virtual_thread_benefit(width: int, virtual: int, banks: int = BANKS) -> float:
+    """Formula (3): the bank conflicts of a tile of so many columns over those with virtual threads."""
+    return ceil(width / banks) / ceil(width / (virtual * banks))
+
+
+def cache_weight(step: int) -> float:
+    """The factor of the caching action at a step: 0.5 at first, 1.5 at step 10, at most 3."""
+    return 3 / (1 + exp(-log(5) / 10 * (step - 10)))
+
+
+def keep_probability(temperature: float) -> float:
+    """The probability that a state is kept in the list of results."""
+    return 1 - 1 / (1 + exp(-0.5 * (-log(temperature) - 10)))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A level of memory as one core or multiprocessor sees it: cycles, bytes a cycle, bytes."""
+
+    latency: float
+    bandwidth: float
+    capacity: float = inf
+
+    def cycles(self, bytes: float) -> float:
+        """The time to move data."""
+        return self.latency + bytes / self.bandwidth
+
+
+def memories_of(target: Target) -> tuple[Memory, ...]:
+    """The levels of a target's memory, the farthest first, registers last."""
+    far = Memory(target.memory_latency, target.peak_bandwidth / target.multiprocessors / target.clock)
+    if target.is_cuda:
+        shared = Memory(target.shared_latency, BANKS * 4, target.shared_per_block)
+        return far, shared, Memory(1.0, BANKS * 4 * 4, 4 * target.registers_per_multiprocessor)
+    registers = target.vector_bytes * target.vector_registers
+    near = Memory(_L2_LATENCY, target.l2_bytes_per_cycle, target.l2_bytes)
+    return far, near, Memory(1.0, 2 * target.vector_bytes, registers)
+
+
+_L2_LATENCY = 14.0
+"""Cycles, of a CPU's second cache; Intel's optimization manual says 14 for Skylake and later server cores."""
+
+
+@dataclass(frozen=True)
+class PaperBenefits:
+    """Formulas (1) to (3) as printed; 0 for a tile that does not fit in its memory."""
+
+    memories: tuple[Memory, ...]
+
+    def memory(self, number: int, levels: int) -> int:
+        """The memory that a level of tiles lies in: the last one in registers, those before it in the one before."""
+        return len(self.memories) - 1 if number == levels - 1 else max(1, len(self.memories) - 2)
+
+    def tile(self, before: Etir, after: Etir, number: int) -> float:
+        """Of another tile at a level."""
+        if after.footprints[number] > self.memories[self.memory(number, len(after.tiles))].capacity:
+            return 0.0
+        q, f = (before.traffic[number], after.traffic[number]), (before.footprints[number], after.footprints[number])
+        return tiling_benefit(*q, *f)
+
+    def cache(self, state: Etir, number: int) -> float:
+        """Of going on to the next level."""
+        high = self.memory(number + 1, len(state.tiles))
+        return caching_benefit(self.memories[high - 1], self.memories[high], state.footprints[number])
+
+    def virtual(self, after: Etir, number: int) -> float:
+        """Of another number of virtual threads along the last axis that has some."""
+        columns = max(range(len(after.virtual)), key=lambda n: (after.virtual[n] > 1, n))
+        return virtual_thread_benefit(after.tiles[number][columns], after.virtual[columns])
+
+
+def roulette(weights: Mapping[int, float], drawn: float) -> int:
+    """The number whose share of the weights' sum a random number in [0, 1) falls into."""
+    left = drawn * sum(weights.values())
+    for number, weight in weights.items():
+        left -= weight
+        if left < 0:
+            return number
+    return max(weights)
+
 
 _BEGINNINGS = ("smallest", "best", "random", "best")
 """Where walks begin, in turn."""
@@ -218,6 +480,3 @@ class Walk:
             assert not isinstance(nest, UseAttr)
             self._views[candidate] = etir(nest, levels)
         return self._views[candidate]
-
-
-__all__ = ["Step", "Walk", "WalkSettings"]

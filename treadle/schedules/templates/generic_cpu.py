@@ -12,8 +12,7 @@ from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import collapsible_suffix
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.scalar_body import emit_element
+from treadle.schedules.kernel_builder import KernelBuilder, emit_element
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 

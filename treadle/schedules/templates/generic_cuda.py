@@ -13,10 +13,8 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import collapsed_width
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_divides
-from treadle.schedules.scalar_body import emit_element
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.kernel_builder import KernelBuilder, emit_element
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
 

@@ -18,16 +18,21 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import spread, vector_width
-from treadle.schedules.accumulator import narrowed
 from treadle.schedules.gpu_work import GpuWork
-from treadle.schedules.index_value import Index, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import LimitError, check_limit, check_limits
-from treadle.schedules.partial_sums import PartialSums
-from treadle.schedules.split_k import SPLIT_K, first_that_fills, number_of_slices, shared_out, tiles_of
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number, shared_by_batch
-from treadle.schedules.templates.simt_tile import Filling, SimtTile
-from treadle.schedules.templates.simt_work import simt_work
+from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.split_k import SPLIT_K, PartialSums, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.template import (
+    Anchor,
+    Choices,
+    Knob,
+    LimitError,
+    Template,
+    check_limit,
+    check_limits,
+    number,
+    shared_by_batch,
+)
+from treadle.schedules.templates.simt_tile import Filling, SimtTile, simt_work
 from treadle.target import Target
 
 _MANY = 64

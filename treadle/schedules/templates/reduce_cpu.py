@@ -18,10 +18,7 @@ from treadle.dialects.task import repeat
 from treadle.index.algebra import stride_along
 from treadle.index.expr import Expr, floordiv, mod, var
 from treadle.schedules.access_analysis import DefinitionAccesses
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, ssa_values
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.scalar_body import emit_block, emit_operation
+from treadle.schedules.kernel_builder import Index, KernelBuilder, emit_block, emit_operation, narrowed, ssa_values
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 

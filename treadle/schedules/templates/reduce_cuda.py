@@ -17,10 +17,15 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, all_of, ssa_values
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.scalar_body import emit_block, emit_operation
+from treadle.schedules.kernel_builder import (
+    Index,
+    KernelBuilder,
+    all_of,
+    emit_block,
+    emit_operation,
+    narrowed,
+    ssa_values,
+)
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.schedules.templates.reduce_cpu import only_reduce, walks_contiguously
 from treadle.target import Target

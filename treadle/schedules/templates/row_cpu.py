@@ -21,14 +21,19 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, Predicate
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_limit
-from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows, is_costly
-from treadle.schedules.row_body import Column, RowBody
-from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_dims, neighbouring_rows
-from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
+from treadle.schedules.row_analysis import (
+    MOST_CACHED,
+    Column,
+    RowBody,
+    Rows,
+    analyse_rows,
+    columns_are_contiguous,
+    is_costly,
+    neighbouring_dims,
+    neighbouring_rows,
+)
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, least_power, number
 from treadle.target import Target
 
 _FEWEST_LANES = 16

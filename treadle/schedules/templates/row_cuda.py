@@ -18,14 +18,17 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
 from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.schedules.accumulator import narrowed
-from treadle.schedules.index_value import Index, all_of
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_divides, check_limits
-from treadle.schedules.row_analysis import MOST_CACHED, Rows, analyse_rows
-from treadle.schedules.row_body import RowBody, Slot
-from treadle.schedules.row_strides import columns_are_contiguous, neighbouring_rows
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.row_analysis import (
+    MOST_CACHED,
+    RowBody,
+    Rows,
+    Slot,
+    analyse_rows,
+    columns_are_contiguous,
+    neighbouring_rows,
+)
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, check_limits, number
 from treadle.target import Target
 
 _MOST_REGISTERS = 64

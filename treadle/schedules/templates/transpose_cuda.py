@@ -15,12 +15,9 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.schedules.index_value import Index, Predicate, all_of, ssa_values
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_divides
-from treadle.schedules.scalar_body import emit_operation
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
-from treadle.schedules.transposed_reads import TransposedReads, transposed_reads
+from treadle.schedules.access_analysis import TransposedReads, transposed_reads
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_operation, ssa_values
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
 _TILE = 32

@@ -14,15 +14,11 @@ from xdsl.ir import SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.access_analysis import vector_width
-from treadle.schedules.index_value import Index
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_limit
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.access_analysis import Windows, vector_width, windows_of, windows_split
+from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import Values, WindowTile
-from treadle.schedules.window_reads import Windows, windows_of
-from treadle.schedules.windows_split import windows_split
 from treadle.target import Target
 
 _MANY_TERMS = 512

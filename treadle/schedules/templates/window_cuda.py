@@ -11,13 +11,11 @@ from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.access_analysis import vector_width
+from treadle.schedules.access_analysis import Windows, vector_width, windows_of
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.limits import check_limit
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import WindowTile
-from treadle.schedules.window_reads import Windows, windows_of
 from treadle.target import Target
 
 _FEW = 2048

@@ -10,10 +10,8 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, YieldOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.reduction import identity
-from treadle.schedules.index_value import Index, ssa_values
-from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.scalar_body import emit_operation
-from treadle.schedules.window_reads import Windows
+from treadle.schedules.access_analysis import Windows
+from treadle.schedules.kernel_builder import Index, KernelBuilder, emit_operation, ssa_values
 
 Values = dict[SSAValue, SSAValue]
 

@@ -17,7 +17,7 @@ from onnx.helper import make_attribute, make_node
 import treadle
 from tests.helpers.ranged_model import Call, Case, weights, whole_weights
 from treadle import Dim
-from treadle.tools.certificate import certify
+from treadle.tools.certify_command import certify
 
 SHAPES = 20
 _STEP = 7

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.onnx.converters import linear, normalize
+from treadle.frontends.onnx.converters import activation, linear
 from treadle.frontends.onnx.converters.elementwise import power
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor",
@@ -69,4 +69,4 @@ def batch_norm(node: Node, g: GraphBuilder) -> Tensor:
     node.ignore("consumed_inputs")
     if not node.flag("is_test"):
         raise node.error("attribute 'is_test' is 0", "1: inference")
-    return normalize.by_running_statistics(node, g)
+    return activation.by_running_statistics(node, g)

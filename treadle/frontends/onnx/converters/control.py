@@ -35,15 +35,15 @@ from treadle.frontends.onnx.converters.data_loops import (
     Trips,
     behind_first,
     branch_of,
+    counters_of,
+    known_iterations,
     loop_of,
     scan_of,
     shown,
 )
-from treadle.frontends.onnx.converters.loop_count import counters_of, known_iterations
-from treadle.frontends.onnx.function_body import FoundInBody, IteratedValue
+from treadle.frontends.onnx.functions import FoundInBody, IteratedValue, converts
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Aside, Node, ValueNeeded
-from treadle.frontends.onnx.registry import converts
 from treadle.store import StoreError
 
 MOST_WRITTEN = 64

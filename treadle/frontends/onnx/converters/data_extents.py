@@ -8,10 +8,10 @@ import numpy as np
 from xdsl.dialects.builtin import i1, i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.compaction import coordinates, cut, found_positions
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.common.indexing import coordinates, cut, found_positions
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 
 def static(node: Node, x: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from xdsl.dialects.builtin import f32
 
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.compaction import coordinates, cut, found_positions
+from treadle.frontends.common.indexing import coordinates, cut, found_positions
 from treadle.frontends.onnx.converters.data_extents import static
 from treadle.frontends.onnx.converters.data_loops import counted_loop, counter
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 
 @converts("NonMaxSuppression", since=10)

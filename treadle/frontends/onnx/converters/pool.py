@@ -10,10 +10,10 @@ from treadle.dialects.graph import ArgReductionOp
 from treadle.dialects.graph.reduction import identity
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import is_symbolic
-from treadle.frontends.common.pooling import pooled, window_sums
-from treadle.frontends.onnx.converters.window import read_window
+from treadle.frontends.common.window import pooled, window_sums
+from treadle.frontends.onnx.converters.reshape import read_window
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 
 def _pool(node: Node, g: GraphBuilder, kind: str, count_pad: bool) -> Tensor:

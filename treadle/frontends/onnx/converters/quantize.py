@@ -20,10 +20,10 @@ from treadle.dialects.graph.dtypes import (
     ui16,
 )
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.converters.elementwise import saturated
 from treadle.frontends.onnx.converters.linear import convolution, matmul, plus_bias
-from treadle.frontends.onnx.converters.small_floats import saturated
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import dtype_of
 
 QUANTIZED_FLOATS = tuple(type for type in STORED_FLOATS if type != f8e8m0fnu)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from xdsl.dialects.builtin import i64
 
-from treadle.frontends.common.activation import softplus
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.composed import softplus
 from treadle.frontends.common.extent import Extent, Symbolic, bounds_of
 from treadle.frontends.onnx.converters.data_loops import counted_loop, counter
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 _WRITTEN = 4
 """Steps that are written out in any case.

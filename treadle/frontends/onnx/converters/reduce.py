@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import f64, i1
 
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 
 Fold = Callable[[GraphBuilder, Tensor, Sequence[int], bool], Tensor]
 

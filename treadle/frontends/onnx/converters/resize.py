@@ -4,20 +4,248 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import floor, inf
+from itertools import product
+from math import floor, inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects.builtin import i64
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ResizeOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.composed import plus_bias
 from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic
-from treadle.frontends.common.interpolation import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
-from treadle.frontends.common.resize import interpolated
+from treadle.frontends.common.samples import COORDINATES, MODES, ROUNDINGS, Interpolation, Taps, taps
+from treadle.frontends.common.sampling import Tap, interpolated, linear_taps, nearest_index, sampled, zero_outside
+from treadle.frontends.common.window import Window
+from treadle.frontends.onnx.converters.reshape import read_window
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
 from treadle.frontends.onnx.tensor_data import Array
+
+# GridSample: elements at positions that are computed.
+#
+# Source: the specification of GridSample, which is PyTorch's `grid_sample`; for the cubic weights Keys, "Cubic
+# convolution interpolation for digital image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing
+# 29(6), 1981.
+
+PADDINGS = ("zeros", "border", "reflection")
+_GRID_MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
+_CUBIC = -0.75
+
+
+@converts("GridSample", since=16)
+def grid_sample(node: Node, g: GraphBuilder) -> Tensor:
+    """`x [N, C, ...]` at the points of `grid [N, ..., dimensions]`, whose coordinates are from -1 to 1, the last
+    dimension first."""
+    x, grid = node.input(0), node.input(1)
+    mode = _GRID_MODES[node.string("mode", "linear" if node.opset >= 20 else "bilinear", tuple(_GRID_MODES))]
+    padding, corners = node.string("padding_mode", "zeros", PADDINGS), node.flag("align_corners")
+    dims = x.shape[2:]
+    if not dims or grid.rank != x.rank or grid.shape[-1] != len(dims) or grid.shape[0] != x.shape[0] or 0 in x.shape:
+        shapes = f"a grid of shape {grid.shape} for an input of shape {x.shape}"
+        raise node.error(shapes, f"a grid [{x.shape[0]}, ..., {len(dims)}] of the input's rank")
+    batch, channels, points = x.shape[0], x.shape[1], prod(grid.shape[1:-1])
+    rows = g.reshape(g.transpose(x, (0, *range(2, x.rank), 1)), (batch * prod(dims), channels))
+    flat = g.reshape(g.widened(grid), (batch, points, len(dims)))
+    taps: list[list[Tap]] = []
+    for d, extent in enumerate(dims):
+        coordinate = g.reshape(g.narrow(flat, 2, len(dims) - 1 - d, 1), (batch, points))
+        taps.append(_grid_taps(g, coordinate, extent, mode, padding, corners))
+    start = g.reshape(g.iota(batch, bound_of(prod(dims))), (batch, 1))
+    moved = g.transpose(g.cast(sampled(g, rows, start, dims, taps), x.element), (0, 2, 1))
+    return g.reshape(moved, (batch, channels, *grid.shape[1:-1]))
+
+
+def _grid_taps(g: GraphBuilder, grid: Tensor, extent: int, mode: str, padding: str, corners: bool) -> list[Tap]:
+    unit = g.add(grid, 1)
+    x = g.mul(g.div(unit, 2), extent - 1) if corners else g.div(g.sub(g.mul(unit, extent), 1), 2)
+    x = g.unary("round", x) if mode == "nearest" else x
+    if padding == "reflection":
+        x = _reflected(g, x, extent, corners)
+    if mode == "nearest":
+        return [_tap(g, x, None, extent, padding, corners)]
+    left = g.unary("floor", x)
+    ratio = g.sub(x, left)
+    rest = g.add(g.unary("neg", ratio), 1)
+    if mode == "linear":
+        weights = {0: rest, 1: ratio}
+    else:
+        weights = {-1: _far(g, g.add(ratio, 1)), 0: _near(g, ratio), 1: _near(g, rest), 2: _far(g, g.add(rest, 1))}
+    return [_tap(g, g.add(left, n), weight, extent, padding, corners) for n, weight in weights.items()]
+
+
+def _near(g: GraphBuilder, d: Tensor) -> Tensor:
+    line = g.sub(g.mul(d, _CUBIC + 2), _CUBIC + 3)
+    return g.add(g.mul(g.mul(line, d), d), 1)
+
+
+def _far(g: GraphBuilder, d: Tensor) -> Tensor:
+    square = g.add(g.mul(g.sub(g.mul(d, _CUBIC), 5 * _CUBIC), d), 8 * _CUBIC)
+    return g.sub(g.mul(square, d), 4 * _CUBIC)
+
+
+def _tap(g: GraphBuilder, x: Tensor, weight: Tensor | None, extent: int, padding: str, corners: bool) -> Tap:
+    """A whole position as an index; one outside, or NaN, is moved inside."""
+    if padding == "zeros":
+        return zero_outside(g, x, weight, extent)
+    x = _reflected(g, x, extent, corners) if padding == "reflection" else x
+    return Tap(nearest_index(g, x, extent), weight, None)
+
+
+def _reflected(g: GraphBuilder, x: Tensor, extent: int, corners: bool) -> Tensor:
+    """What lies outside is mirrored at the nearer border until it is inside."""
+    low, high = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
+    span = high - low
+    if span == 0:
+        return g.broadcast(g.scalar(low, x), x.shape)
+    phase = g.binary("mod", g.unary("abs", g.sub(x, low)), 2 * span)
+    folded = g.binary("min", phase, g.add(g.unary("neg", phase), 2 * span))
+    within = g.binary("and", g.binary("ge", x, low), g.binary("le", x, high))
+    return g.where(within, x, g.add(folded, low))
+
+
+# RoiAlign: regions of pictures as pictures of one size, sampled between elements.
+#
+# Source: He et al., "Mask R-CNN", ICCV 2017, and the specification of RoiAlign.
+
+_HALF = ("half_pixel", "output_half_pixel")
+
+
+@converts("RoiAlign", since=10)
+def roi_align_10(node: Node, g: GraphBuilder) -> Tensor:
+    """Coordinates are those of elements."""
+    return _roi_align(node, g, half_pixel=False)
+
+
+@converts("RoiAlign", since=16)
+def roi_align(node: Node, g: GraphBuilder) -> Tensor:
+    """Coordinates are those of elements' centres, by default."""
+    return _roi_align(node, g, node.string("coordinate_transformation_mode", _HALF[0], _HALF) == _HALF[0])
+
+
+def _roi_align(node: Node, g: GraphBuilder, half_pixel: bool) -> Tensor:
+    x, regions, batch = node.input(0), node.input(1), node.input(2)
+    mode, samples = node.string("mode", "avg", ("avg", "max")), node.int("sampling_ratio", 0)
+    sizes = (node.int("output_height", 1), node.int("output_width", 1))
+    if samples < 1 or min(sizes) < 1:
+        message = f"sampling_ratio {samples} of results of {sizes}: 0 has as many samples as a region's size says"
+        raise node.error(message, "numbers from 1 upwards")
+    if x.rank != 4 or regions.rank != 2 or regions.shape[1] != 4 or batch.shape != (regions.shape[0],):
+        shapes = f"an input of shape {x.shape}, regions {regions.shape}, their pictures {batch.shape}"
+        raise node.error(shapes, "[N, C, H, W], [R, 4], [R]")
+    corners = g.mul(g.widened(regions), node.float("spatial_scale", 1.0))
+    corners = g.sub(corners, 0.5) if half_pixel else corners
+    count, (channels, height, width) = regions.shape[0], x.shape[1:]
+    taps: list[list[Tap]] = []
+    for d, extent in enumerate((height, width)):
+        start, end = (g.narrow(corners, 1, n, 1) for n in (1 - d, 3 - d))
+        length = g.sub(end, start) if half_pixel else g.binary("max", g.sub(end, start), 1)
+        node.reserve((sizes[d] * samples,), np.dtype(np.float64))
+        places = (np.arange(sizes[d] * samples) + 0.5) / (sizes[d] * samples)
+        position = g.add(g.mul(length, g.constant(places[None].astype(length.dtype))), start)
+        taps.append(_roi_taps(g, position, extent, (count, -1, 1) if d == 0 else (count, 1, -1)))
+    rows = g.reshape(g.transpose(x, (0, 2, 3, 1)), (x.shape[0] * height * width, channels))
+    first = g.mul(g.reshape(g.cast(batch, i64), (count, 1, 1)), height * width)
+    values = [_value(g, rows, g.add(first, g.add(g.mul(v.index, width), h.index)), v, h) for v, h in product(*taps)]
+    whole = values[0]
+    for other in values[1:]:
+        whole = g.add(whole, other) if mode == "avg" else g.binary("max", whole, other)
+    whole = g.reshape(whole, (count, sizes[0], samples, sizes[1], samples, channels))
+    whole = g.reduce("mean" if mode == "avg" else "max", whole, [2, 4], keep=False)
+    return g.cast(g.transpose(whole, (0, 3, 1, 2)), x.element)
+
+
+def _roi_taps(g: GraphBuilder, x: Tensor, extent: int, shape: tuple[int, int, int]) -> list[Tap]:
+    """The two elements next to each position `[R, samples]`; up to one element outside are those at the border."""
+    full = tuple(x.shape[1] if e < 0 else e for e in shape)
+    inside = g.reshape(g.binary("and", g.binary("ge", x, -1), g.binary("le", x, extent)), full)
+    x = g.reshape(g.binary("min", g.binary("max", x, 0), extent - 1), full)
+    low = g.unary("floor", x)
+    ratio = g.sub(x, low)
+    high = g.binary("min", g.add(low, 1), extent - 1)
+    rest = g.add(g.unary("neg", ratio), 1)
+    return [Tap(g.cast(index, i64), weight, inside) for index, weight in ((low, rest), (high, ratio))]
+
+
+def _value(g: GraphBuilder, rows: Tensor, index: Tensor, v: Tap, h: Tap) -> Tensor:
+    """`[R, samples, samples, C]`, an element times its weight; 0 for a position outside."""
+    assert v.weight is not None and h.weight is not None and v.inside is not None and h.inside is not None
+    value, points = g.widened(g.gather(rows, index, 0)), (*index.shape, 1)
+    weight = g.cast(g.mul(v.weight, h.weight), value.element)
+    inside = g.binary("and", v.inside, h.inside)
+    return g.where(g.reshape(inside, points), g.mul(value, g.reshape(weight, points)), g.scalar(0, value))
+
+
+# DeformConv: a convolution whose windows read at positions that are computed.
+#
+# Source: Zhu et al., "Deformable ConvNets v2: more deformable, better results", CVPR 2019; outside of the picture is 0.
+
+
+@converts("DeformConv", since=19)
+def deform_conv(node: Node, g: GraphBuilder) -> Tensor:
+    """`x [N, C, spatial...]`, read where `offset [N, offset_group * kernel * dims, out...]` moves a window's elements,
+    times `mask [N, offset_group * kernel, out...]` if there is one."""
+    x, w, offset, bias, mask = (node.optional(n) for n in range(5))
+    if x is None or w is None or offset is None:
+        raise node.error("an input is missing", "an input, weights and offsets")
+    groups, parts = node.int("group", 1), node.int("offset_group", 1)
+    kernel = w.shape[2:]
+    if (given := node.ints("kernel_shape")) is not None and tuple(given) != kernel:
+        raise node.error(f"kernel_shape {given} contradicts the weights' {list(kernel)}", str(list(kernel)))
+    window = read_window(node, x.shape, kernel)
+    out, size = offset.shape[2:], prod(kernel)
+    _check(node, x, w, offset, mask, window)
+    node.reserve((size, prod(out), 4), np.dtype(np.float64))
+    batch, channels = x.shape[:2]
+    taps = [linear_taps(g, _coordinates(g, offset, window, d, parts), extent) for d, extent in enumerate(x.shape[2:])]
+    pictures = g.reshape(x, (batch * parts, channels // parts, prod(x.shape[2:])))
+    rows = g.reshape(g.transpose(pictures, (0, 2, 1)), (batch * parts * prod(x.shape[2:]), channels // parts))
+    start = g.reshape(g.iota(batch * parts, bound_of(prod(x.shape[2:]))), (batch * parts, 1))
+    columns = sampled(g, rows, start, x.shape[2:], taps)
+    if mask is not None:
+        columns = g.mul(columns, g.reshape(g.cast(mask, columns.element), (*columns.shape[:2], 1)))
+    columns = g.reshape(columns, (batch, parts, size, prod(out), channels // parts))
+    columns = g.reshape(g.transpose(columns, (0, 3, 1, 4, 2)), (batch, prod(out), groups, channels // groups * size))
+    filters = g.reshape(g.widened(w), (groups, w.shape[0] // groups, channels // groups * size))
+    y = g.matmul(g.transpose(columns, (0, 2, 1, 3)), _each(g, g.transpose(filters, (0, 2, 1)), batch))
+    y = g.reshape(g.transpose(y, (0, 1, 3, 2)), (batch, w.shape[0], *out))
+    return plus_bias(g, g.cast(y, x.element), bias)
+
+
+def _each(g: GraphBuilder, x: Tensor, batch: int) -> Tensor:
+    return g.broadcast(g.reshape(x, (1, *x.shape)), (batch, *x.shape))
+
+
+def _check(node: Node, x: Tensor, w: Tensor, offset: Tensor, mask: Tensor | None, window: Window) -> None:
+    groups, parts, size = node.int("group", 1), node.int("offset_group", 1), prod(window.kernel)
+    channels, rank = x.shape[1], x.rank - 2
+    if groups < 1 or parts < 1 or channels != w.shape[1] * groups or w.shape[0] % groups or channels % parts:
+        message = f"{channels} channels, weights of shape {w.shape}, group {groups}, offset_group {parts}"
+        raise node.error(message, "groups that divide the channels")
+    out = [
+        (x.shape[d + 2] + window.pads[d] + window.pads[d + rank] - window.dilations[d] * (k - 1) - 1)
+        // window.strides[d]
+        + 1
+        for d, k in enumerate(window.kernel)
+    ]
+    for what, tensor, each in (("offset", offset, size * rank), ("mask", mask, size)):
+        wanted = (x.shape[0], parts * each, *out)
+        if tensor is not None and tensor.shape != wanted:
+            raise node.error(f"{what} of shape {tensor.shape}", str(wanted))
+
+
+def _coordinates(g: GraphBuilder, offset: Tensor, window: Window, d: int, parts: int) -> Tensor:
+    """`[N * offset_group, kernel * out]` along a dimension of the picture."""
+    out, rank, size = offset.shape[2:], len(window.kernel), prod(window.kernel)
+    inner = np.indices(window.kernel)[d].reshape(size, 1) * window.dilations[d]
+    outer = np.indices(out)[d].reshape(1, -1) * window.strides[d]
+    places = (inner + outer - window.pads[d]).astype(np.float64).reshape(1, -1)
+    moved = g.reshape(g.widened(offset), (offset.shape[0] * parts, size, rank, prod(out)))
+    moved = g.reshape(g.narrow(moved, 2, d, 1), (offset.shape[0] * parts, size * prod(out)))
+    return g.add(moved, g.constant(places.astype(moved.dtype)))
+
 
 POLICIES = ("stretch", "not_larger", "not_smaller")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.dtypes import ui8
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.softmax import softmax_along
+from treadle.frontends.common.composed import matmul, softmax_along
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
 from treadle.frontends.onnx.converters.microsoft.attention import projected_attention
 from treadle.frontends.onnx.converters.pool import average_pool, max_pool
@@ -19,8 +21,164 @@ from treadle.frontends.onnx.converters.quantize import (
     quantize_linear,
     rounded,
 )
+from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
-from treadle.frontends.onnx.registry import converts
+from treadle.frontends.onnx.tensor_data import Array
+
+# MatMulNBits: a product with weights of 2, 4 or 8 bits, quantised in blocks.
+
+
+@converts("MatMulNBits", domain=DOMAIN)
+def matmul_n_bits(node: Node, g: GraphBuilder) -> Tensor:
+    """`A W + bias`, of float32 arithmetic whatever `accuracy_level` allows.
+
+    Column n of W is row n of B, whose bytes hold several numbers, the first in the lowest bits: `(number - zero) *
+    scale`, of each block of `block_size` rows of W.
+    """
+    node.ignore("accuracy_level")
+    if node.int("weight_prepacked", 0):
+        raise node.error("attribute 'weight_prepacked' is not 0", "0")
+    if node.optional(4) is not None:
+        raise node.error("input 4 ('g_idx') is given", "no such input")
+    bits, block = node.int("bits", 4), node.int("block_size", 0)
+    columns, rows = node.int("N", 0), node.int("K", 0)
+    x, packed, scales, zeros, bias = (node.input(0), node.input(1), node.input(2), node.optional(3), node.optional(5))
+    if bits not in (2, 4, 8) or block < 16 or block & (block - 1) or min(columns, rows) < 1:
+        shown = f"bits {bits}, block_size {block}, N {columns}, K {rows}"
+        raise node.error(shown, "2, 4 or 8 bits, and a block_size of a power of 2 from 16 upwards")
+    blocks = -(-rows // block)
+    if packed.element != ui8 or prod(packed.shape) != columns * blocks * block * bits // 8:
+        raise node.error(f"weights {packed.type}", f"uint8 of shape ({columns}, {blocks}, {block * bits // 8})")
+    numbers = g.reshape(unpacked(node, g, packed, bits), (columns, blocks, block))
+    zero = _zeros(node, g, zeros, (columns, blocks), bits)
+    if prod(scales.shape) != columns * blocks:
+        raise node.error(f"scales of shape {scales.shape}", f"({columns}, {blocks})")
+    by = g.reshape(scales, (columns, blocks, 1))
+    wide = (
+        g.cast(g.sub(g.cast(numbers, i32), zero), x.element)
+        if not zero.is_float
+        else g.sub(g.cast(numbers, x.element), g.cast(zero, x.element))
+    )
+    weights = g.reshape(g.mul(wide, g.cast(by, x.element)), (columns, blocks * block))
+    product = matmul(g, x, g.transpose(g.narrow(weights, 1, 0, rows), (1, 0)))
+    return product if bias is None else g.add(product, bias)
+
+
+def _zeros(node: Node, g: GraphBuilder, zeros: Tensor | None, shape: tuple[int, int], bits: int) -> Tensor:
+    """`[columns, blocks, 1]`: of floats as they are, of bytes as several numbers each."""
+    columns, blocks = shape
+    if zeros is None:
+        return g.constant(np.array(1 << (bits - 1), np.int32))
+    if zeros.is_float and prod(zeros.shape) == columns * blocks:
+        return g.reshape(zeros, (columns, blocks, 1))
+    row = -(-blocks * bits // 8)
+    if zeros.element != ui8 or prod(zeros.shape) != columns * row:
+        raise node.error(f"zero points {zeros.type}", f"uint8 of shape ({columns}, {row}), or floats of {shape}")
+    numbers = g.reshape(unpacked(node, g, zeros, bits), (columns, row * 8 // bits))
+    return g.cast(g.reshape(g.narrow(numbers, 1, 0, blocks), (columns, blocks, 1)), i32)
+
+
+def unpacked(node: Node, g: GraphBuilder, packed: Tensor, bits: int) -> Tensor:
+    """The numbers that bytes hold, as bytes in a last dimension."""
+    if bits == 8:
+        return packed
+    count, most = 8 // bits, (1 << bits) - 1
+    if packed.array is not None:
+        node.reserve((*packed.shape, count), packed.dtype)
+        return g.constant(_split(packed.array, bits))
+    powers = g.constant(np.array([1 << bits * n for n in range(count)], np.uint8))
+    bytes_ = g.reshape(packed, (*packed.shape, 1))
+    return g.binary("and", g.div(bytes_, powers), most)
+
+
+def _split(packed: Array, bits: int) -> Array:
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_and(np.right_shift(packed[..., None], shifts), np.uint8((1 << bits) - 1))
+
+
+# GatherBlockQuantized: slices of a table that is quantised in blocks, as floats.
+
+
+@converts("GatherBlockQuantized", domain=DOMAIN)
+def gather_block_quantized(node: Node, g: GraphBuilder) -> Tensor:
+    """`(number - zero) * scale` of the numbers that a Gather along `gather_axis` chooses, with a scale and a zero point
+    for each `block_size` of them along `quantize_axis`. Bytes hold several numbers of the last dimension, the first in
+    the lowest bits; their zero point is in the middle where there is none, that of integers of 4 bits is 0.
+    """
+    data, indices, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
+    bits, block = node.int("bits", 4), node.int("block_size", 128)
+    axis = node.axis(node.int("gather_axis", 0), data.rank, "gather_axis")
+    along = node.axis(node.int("quantize_axis", 1), data.rank, "quantize_axis")
+    is_bytes = data.element == ui8
+    if block < 16 or block & (block - 1) or bits not in ((2, 4, 8) if is_bytes else (4,)):
+        accepted = "4 bits (of bytes also 2 and 8), and a block_size of a power of 2 from 16 upwards"
+        raise node.error(f"bits {bits}, block_size {block}", accepted)
+    last = data.rank - 1
+    if axis == along or (is_bytes and (axis == last or along != last)):
+        message = f"gather_axis {axis} and quantize_axis {along} of data of rank {data.rank}"
+        raise node.error(message, "two axes, of bytes the last one as quantize_axis")
+    packing = 8 // bits if is_bytes else 1
+    shape = [*data.shape[:-1], data.shape[-1] * packing]
+    blocks = [-(-extent // block) if d == along else extent for d, extent in enumerate(shape)]
+    if list(scales.shape) != blocks:
+        raise node.error(f"scales of shape {list(scales.shape)}", blocks)
+    chosen = indices.rank - 1 + along if axis < along else along
+    rows = _numbers(node, g, g.gather(data, indices, axis), bits if is_bytes else 8)
+    wide = g.cast(rows, i32)
+    if zeros is not None:
+        _check(node, zeros, data, blocks, packing)
+        zero = g.cast(_numbers(node, g, g.gather(zeros, indices, axis), bits if is_bytes else 8), i32)
+        zero = g.narrow(zero, chosen, 0, blocks[along])
+        wide = g.sub(wide, _repeated(g, zero, chosen, block, wide.shape[chosen]))
+    elif is_bytes:
+        wide = g.sub(wide, 1 << bits - 1)
+    by = _repeated(g, g.gather(scales, indices, axis), chosen, block, wide.shape[chosen])
+    return g.mul(g.cast(wide, scales.element), by)
+
+
+def _check(node: Node, zeros: Tensor, data: Tensor, blocks: Sequence[int], packing: int) -> None:
+    expected = [*blocks[:-1], -(-blocks[-1] // packing)]
+    if zeros.element != data.element or list(zeros.shape) != expected:
+        raise node.error(f"zero points {zeros.type}", f"{data.element} of shape {expected}")
+
+
+def _numbers(node: Node, g: GraphBuilder, packed: Tensor, bits: int) -> Tensor:
+    """The numbers of bytes along the last dimension; others as they are."""
+    if packed.element != ui8 or bits == 8:
+        return packed
+    numbers = unpacked(node, g, packed, bits)
+    return g.reshape(numbers, (*packed.shape[:-1], packed.shape[-1] * (8 // bits)))
+
+
+def _repeated(g: GraphBuilder, x: Tensor, dim: int, count: int, size: int) -> Tensor:
+    """Each entry of a dimension `count` times, `size` in all."""
+    blocks, before, behind = x.shape[dim], x.shape[:dim], x.shape[dim + 1 :]
+    spread = g.broadcast(g.reshape(x, (*before, blocks, 1, *behind)), (*before, blocks, count, *behind))
+    return g.narrow(g.reshape(spread, (*before, blocks * count, *behind)), dim, 0, size)
+
+
+# Products of matrices, some of which are transposed.
+
+
+@converts("FusedMatMul", "TransposeMatMul", domain=DOMAIN)
+def fused_matmul(node: Node, g: GraphBuilder) -> Tensor:
+    """`alpha * A' B'`, each operand with its last dimensions swapped, or its first one moved behind the batch, or
+    both; the second name is that of earlier versions."""
+    a, b = (_turned(node, g, n) for n in (0, 1))
+    alpha, product = node.float("alpha", 1.0), matmul(g, a, b)
+    return product if alpha == 1 else g.mul(product, alpha)
+
+
+def _turned(node: Node, g: GraphBuilder, index: int) -> Tensor:
+    x, name = node.input(index), "AB"[index]
+    swapped, moved = node.flag(f"trans{name}"), node.flag(f"transBatch{name}")
+    if x.rank == 0:
+        raise node.error("an operand has rank 0", "rank 1 and more")
+    if x.rank == 1:
+        return x
+    order = [*range(1, x.rank - 1), 0, x.rank - 1] if moved else list(range(x.rank))
+    return g.transpose(x, [*order[:-2], order[-1], order[-2]] if swapped else order)
+
 
 converts("QuantizeLinear", domain=DOMAIN)(quantize_linear)
 converts("DequantizeLinear", domain=DOMAIN)(dequantize_linear)

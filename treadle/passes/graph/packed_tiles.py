@@ -10,9 +10,20 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, i8, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import AtOp, BinaryOp, CastOp, ComputeOp, ConstantOp, PadOp, ReshapeOp, TransposeOp
+from treadle.dialects.graph import (
+    AtOp,
+    BinaryOp,
+    CastOp,
+    ComputeOp,
+    ConstantOp,
+    PadOp,
+    ReductionOp,
+    ReshapeOp,
+    TransposeOp,
+)
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype, ui8
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of, tensor
@@ -173,4 +184,71 @@ def constant_integers(value: SSAValue) -> Array | None:
     return None
 
 
-__all__ = ["BYTES", "ByteMatrix", "ByteOperand", "byte_matrix", "byte_operand", "constant_integers"]
+# What zero points add to products of bytes.
+
+
+def corrected(total: SSAValue, left: ByteOperand, matrix: ByteMatrix) -> list[Operation]:
+    """What makes a product of bytes that of the numbers: nothing, or operations of which the last gives it."""
+    new: list[Operation] = []
+    if matrix.added is not None:
+        wide = CastOp(left.value, i32)
+        sums = ReductionOp("add", wide.result, [len(shape_of(left.value)) - 1], keep=True)
+        added = constant_op(matrix.added)
+        terms = BinaryOp("mul", sums.result, added.result)
+        new += [wide, sums, added, terms, BinaryOp("add", total, terms.result)]
+    if left.zero is not None:
+        before = new[-1].results[0] if new else total
+        terms = _terms(left.zero, matrix.sums)
+        new += [*terms, BinaryOp("sub", before, terms[-1].results[0])]
+    return new
+
+
+def corrected_by_both(total: SSAValue, left: ByteOperand, right: ByteOperand) -> list[Operation]:
+    """The same of a right operand `[batch..., K, N]` that is known when the model runs."""
+    new: list[Operation] = []
+    rank, terms = len(shape_of(right.value)), shape_of(right.value)[-2]
+    if right.zero is not None:
+        rows, zero = _sums(left.value, len(shape_of(left.value)) - 1), ReshapeOp(right.zero, [])
+        added = BinaryOp("mul", rows[-1].results[0], zero.result)
+        new += [*rows, zero, added, BinaryOp("sub", total, added.result)]
+    if left.zero is None:
+        return new
+    before = new[-1].results[0] if new else total
+    new += _sums(right.value, rank - 2)
+    if right.zero is not None:
+        each, zero = constant_op(np.array(terms, np.int32)), ReshapeOp(right.zero, [])
+        all_zeros = BinaryOp("mul", each.result, zero.result)
+        new += [each, zero, all_zeros, BinaryOp("sub", new[-1].results[0], all_zeros.result)]
+    zero = ReshapeOp(left.zero, [])
+    added = BinaryOp("mul", new[-1].results[0], zero.result)
+    return [*new, zero, added, BinaryOp("sub", before, added.result)]
+
+
+def _sums(bytes: SSAValue, dim: int) -> list[Operation]:
+    """The sums of bytes along a dimension, which stays."""
+    wide = CastOp(bytes, i32)
+    return [wide, ReductionOp("add", wide.result, [dim], keep=True)]
+
+
+def _terms(zero: SSAValue, of_columns: Array) -> list[Operation]:
+    """A zero point times the sums of columns."""
+    known = constant_of(zero)
+    if known is not None:
+        with np.errstate(over="ignore"):
+            return [constant_op(known.reshape(()).astype(np.int32) * of_columns)]
+    sums, number = constant_op(of_columns), ReshapeOp(zero, [])
+    return [sums, number, BinaryOp("mul", number.result, sums.result)]
+
+
+# Constant matrices in panels, as a CPU core's matrix unit reads them.
+
+
+def panels_of(matrix: Array) -> Array:
+    """A matrix `[K, N]` as `[ceil(N / 32), K' / p, 32, p]`; p elements have 4 bytes, K' is K with zeros up to 16 p."""
+    (rows, columns), side = matrix.shape, 4 // matrix.itemsize
+    deep, wide = -(-rows // (16 * side)) * 16 * side, -(-columns // PANEL_COLUMNS)
+    padded = np.zeros((deep, wide * PANEL_COLUMNS), matrix.dtype)
+    padded[:rows, :columns] = matrix
+    # Of integers, since NumPy moves elements of other libraries' types one by one.
+    bits = padded.view(f"u{matrix.itemsize}").reshape(deep // side, side, wide, PANEL_COLUMNS)
+    return np.ascontiguousarray(bits.transpose(2, 0, 3, 1)).view(matrix.dtype)

@@ -1,0 +1,141 @@
+"""Activation functions of several operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from treadle.dialects.graph import SoftmaxOp
+from treadle.dialects.graph.elementwise import broadcast_shapes
+from treadle.dialects.scalar import is_unsigned
+from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import range_of
+from treadle.frontends.common.result_extents import symbols_in
+
+
+def softplus(g: GraphBuilder, x: Tensor) -> Tensor:
+    """`max(x, 0) + log(1 + exp(-|x|))`, which does not overflow."""
+    tail = g.unary("exp", g.unary("neg", g.unary("abs", x)))
+    return g.add(g.unary("relu", x), g.unary("log", g.add(tail, 1)))
+
+
+# Softmax and its logarithm.
+
+
+def softmax_along(g: GraphBuilder, x: Tensor, dim: int, log: bool) -> Tensor:
+    """Softmax along a dimension, or its logarithm."""
+    if not log:
+        return g.emit(lambda v: SoftmaxOp(v[0], dim), x)
+    wide = g.widened(x)
+    shifted = g.sub(wide, g.reduce("max", wide, [dim], keep=True))
+    total = g.reduce("add", g.unary("exp", shifted), [dim], keep=True)
+    return g.cast(g.sub(shifted, g.unary("log", total)), x.element)
+
+
+# Normalisation by statistics of the tensor itself.
+
+
+def _standardised(g: GraphBuilder, x: Tensor, dims: Sequence[int], epsilon: float) -> Tensor:
+    centred = g.sub(x, g.reduce("mean", x, dims, keep=True))
+    variance = g.reduce("mean", g.mul(centred, centred), dims, keep=True)
+    return g.div(centred, g.unary("sqrt", g.add(variance, epsilon)))
+
+
+def instance_norm(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """Each channel of each sample by its own statistics."""
+    normal = _standardised(g, g.widened(x), range(2, x.rank), epsilon)
+    return g.cast(affine(g, normal, scale, bias), x.element)
+
+
+def group_norm(g: GraphBuilder, x: Tensor, groups: int, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """Each group of channels of each sample by its own statistics."""
+    rows = g.widened(g.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups)))
+    normal = g.reshape(_standardised(g, rows, [2], epsilon), x.shape)
+    return g.cast(affine(g, normal, scale, bias), x.element)
+
+
+def rms_norm(g: GraphBuilder, x: Tensor, dims: Sequence[int], scale: Tensor, epsilon: float) -> Tensor:
+    """`x / sqrt(mean(x^2) + epsilon) * scale`, the mean over the dimensions."""
+    wide, scale = g.widened(x), g.widened(scale)
+    square = g.reduce("mean", g.mul(wide, wide), dims, keep=True)
+    return g.cast(g.mul(g.div(wide, g.unary("sqrt", g.add(square, epsilon))), scale), x.element)
+
+
+def affine(g: GraphBuilder, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """One scale and one bias for each channel."""
+    shape = (x.shape[1], *[1] * (x.rank - 2))
+    scale, bias = (g.cast(g.reshape(v, shape), x.element) for v in (scale, bias))
+    return g.add(g.mul(x, scale), bias)
+
+
+# Products of matrices and of batches of them, and the bias of each channel.
+
+
+def matmul(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    """NumPy's matmul as `graph.matmul`: vectors become matrices, batch dimensions equal or absent.
+
+    Rows of a batched left operand against one matrix are one long matrix.
+    """
+    left = g.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+    right = g.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+    product = _matrices(g, left, right)
+    shape = list(product.shape)
+    if b.rank == 1:
+        del shape[-1]
+    if a.rank == 1:
+        del shape[len(shape) - (1 if b.rank == 1 else 2)]
+    return g.reshape(product, shape)
+
+
+def _matrices(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if prod(b.shape[:-2]) == 1 and a.rank > 2:
+        rows = g.reshape(a, (prod(a.shape[:-1]), a.shape[-1]))
+        return g.reshape(g.matmul(rows, g.reshape(b, b.shape[-2:])), shape)
+    if prod(a.shape[:-2]) == 1 and b.rank > 2:
+        return g.reshape(g.matmul(g.reshape(a, a.shape[-2:]), b), shape)
+    if a.rank > 2:
+        a, b = (g.broadcast(v, (*batch, *v.shape[-2:])) for v in (a, b))
+    return g.matmul(a, b)
+
+
+def plus_bias(g: GraphBuilder, y: Tensor, bias: Tensor | None) -> Tensor:
+    """A bias of one value a channel."""
+    if bias is None:
+        return y
+    return g.add(y, g.reshape(bias, (1, prod(bias.shape), *[1] * (y.rank - 2))))
+
+
+# Remainders of divisions.
+
+
+def floored_remainder(g: GraphBuilder, a: Tensor, b: Tensor) -> Tensor:
+    """The remainder of Python, whose sign is the divisor's."""
+    remainder = g.binary("mod", a, b)
+    if is_unsigned(a.element) or (_is_not_negative(a) and _is_not_negative(b)):
+        return remainder
+    if a.is_float:
+        return _with_sign_of(g, remainder, b)
+    signs_differ = g.binary("lt", g.binary("xor", remainder, b), 0)
+    wraps = g.binary("and", signs_differ, g.binary("ne", remainder, 0))
+    return g.where(wraps, g.add(remainder, b), remainder)
+
+
+def _is_not_negative(x: Tensor) -> bool:
+    """Whether integers are known that are not negative in any call."""
+    if x.elements is None:
+        return x.array is not None and x.dtype.kind in "iu" and not np.less(x.array, 0).any()
+    ranges = [range_of(value) for value in symbols_in(x.elements)]
+    return all(known is not None and known[0] >= 0 for known in ranges)
+
+
+def _with_sign_of(g: GraphBuilder, remainder: Tensor, b: Tensor) -> Tensor:
+    """C's remainder of a division by `b` as Python's, whose sign is that of `b`, also for a zero."""
+    negative = g.binary("lt", b, 0)
+    other = g.binary("xor", g.binary("lt", remainder, 0), negative)
+    zero = g.where(negative, g.scalar(-0.0, b), g.scalar(0.0, b))
+    signed = g.where(other, g.add(remainder, b), remainder)
+    return g.where(g.binary("eq", remainder, 0), zero, signed)

@@ -1,1 +1,0 @@
-"""How graph-merge-matmuls joins parallel branches."""

@@ -1,1 +1,0 @@
-"""How graph-mixed-precision narrows operators."""

@@ -1,1 +1,0 @@
-"""Quantised models: what DequantizeLinear gives, what QuantizeLinear reads, and products in between."""

@@ -1,1 +1,0 @@
-"""The patterns of graph-simplify, by what they look at."""
