@@ -42,7 +42,7 @@ from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.interleave import Run, Times, interleave
 from treadle.host import hardware_of, host_target
 from treadle.model import CompiledModel
-from treadle.schedules.search.trials import slug
+from treadle.schedules.search.database_files import slug
 from treadle.tuning.model import tune
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, check_device, check_threads
 from treadle.progress import Progress, no_progress
 from treadle.regular_files import MODEL_BYTES, read_regular
-from treadle.schedules.search.trials import open_database
+from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Dim, Shapes, normalized
 from treadle.store import store_of
 from treadle.target import Target

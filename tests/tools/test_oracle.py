@@ -14,10 +14,10 @@ from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.shapes import Dim
-from treadle.tools import output as progress_module
+from treadle.tools import progress_bar as progress_module
 from treadle.tools.arguments import parse_shapes, sample
 from treadle.tools.oracle import Comparison, compare
-from treadle.tools.output import progress_bar
+from treadle.tools.progress_bar import progress_bar
 
 VALUES = np.array([1.0, -4.0, 0.5])
 EXPECTED = Bounded(VALUES, np.array([1e-6, 1e-6, 1e-9]))

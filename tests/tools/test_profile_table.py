@@ -13,7 +13,7 @@ import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.backends.cuda.emulator import Counters, LineCounters, Report
 from treadle.errors import TreadleError
-from treadle.tools.reporting import print_profile, profile_table
+from treadle.tools.profile_table import print_profile, profile_table
 from treadle.tools.treadle_cli import main
 
 SOURCE = "first;\n    second(line);\n"

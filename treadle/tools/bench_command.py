@@ -37,7 +37,8 @@ from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
 from treadle.tools.arguments import Given, check_of_model, complete, read_inputs, shapes_of_call
-from treadle.tools.output import STDOUT, output_stream, progress_bar
+from treadle.tools.output import STDOUT, output_stream
+from treadle.tools.progress_bar import progress_bar
 from treadle.version import __version__
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from treadle.errors import TreadleError
 from treadle.manifest import Tensor
 from treadle.passes.entry import ENTRY
 from treadle.publishing import check_replaceable, publish
-from treadle.schedules.search.trials import open_database
+from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Dim
 from treadle.store import Store
 from treadle.tools.arguments import complete, read_inputs, shapes_of_call
@@ -44,7 +44,7 @@ from treadle.tools.bisect_search import (
     still_diverges,
 )
 from treadle.tools.oracle import Definition, with_names
-from treadle.tools.output import progress_bar
+from treadle.tools.progress_bar import progress_bar
 
 Array = NDArray[Any]
 MODEL = "model.mlir"

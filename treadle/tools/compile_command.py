@@ -19,11 +19,12 @@ from treadle.model import CompiledModel, load
 from treadle.passes.lower.identifiers import identifier
 from treadle.progress import Progress
 from treadle.publishing import check_replaceable, publish
-from treadle.schedules.search.trials import open_database
+from treadle.schedules.search.database_files import open_database
 from treadle.shapes import Shapes
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes, read_constants
-from treadle.tools.output import STDOUT, progress_bar
+from treadle.tools.output import STDOUT
+from treadle.tools.progress_bar import progress_bar
 
 # What a compiled model in a folder computes: by itself, so that a child process imports nothing that compiles.
 

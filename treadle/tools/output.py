@@ -1,4 +1,4 @@
-"""`-o`: the output of a command, which replaces a file only when the text is complete."""
+"""What commands write: text without the control characters of names, and files that are replaced when complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import secrets
 import stat
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -16,12 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TextIO, cast
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-
 from treadle.errors import TreadleError, TreadleWarning, printable
-from treadle.progress import Progress, no_progress
 
 # What tools print: the control characters of names that a model brings are escaped, whoever prints them.
 #
@@ -89,35 +83,6 @@ def _show_warning(message: object, kind: type, *place: object) -> None:
         print(f"treadle: warning: {message}", file=sys.stderr)
     else:
         _before[2](message, kind, *place)
-
-
-# A progress bar on stderr for work of more than two seconds; nothing where stderr is no terminal.
-
-PATIENCE = 2.0
-"""Seconds without a bar."""
-
-
-@contextmanager
-def progress_bar(console: Console | None = None) -> Generator[Progress]:
-    """Yields what shows the progress that it is called with."""
-    screen = Console(file=unescaped(sys.stderr)) if console is None else console
-    if not screen.is_terminal:
-        yield no_progress
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    bar = Bar(*columns, console=screen, transient=True)
-    task = bar.add_task("", total=1.0)
-    started = time.monotonic()
-
-    def show(step: str, fraction: float) -> None:
-        bar.update(task, description=step, completed=fraction)
-        if not bar.live.is_started and time.monotonic() - started > PATIENCE:
-            bar.start()
-
-    try:
-        yield show
-    finally:
-        bar.stop()
 
 
 STDOUT = "-"

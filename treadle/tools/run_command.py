@@ -22,8 +22,8 @@ from treadle.model import CompiledModel, load
 from treadle.progress import Progress
 from treadle.shapes import Shapes
 from treadle.tools.arguments import Given, check_of_model, complete, inputs_at, points_of, read_inputs, shapes_of_call
-from treadle.tools.output import progress_bar
-from treadle.tools.reporting import print_profile
+from treadle.tools.profile_table import print_profile
+from treadle.tools.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from treadle.tools import oracle

@@ -14,13 +14,12 @@ from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.ledger import Ledger, rejection
+from treadle.schedules.search.ledger import Ledger, rejection, rejection_lines
 from treadle.schedules.template import Anchor, Template, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes import normalized
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes, read_constants
-from treadle.tools.reporting import rejection_lines
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 

@@ -19,14 +19,13 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
-from treadle.schedules.search.ledger import Ledger, filled, total
-from treadle.schedules.search.trials import open_database, slug
+from treadle.schedules.search.database_files import open_database, slug
+from treadle.schedules.search.ledger import Ledger, filled, rejection_lines, total
 from treadle.target import Target
 from treadle.tools.arguments import parse_shapes, parse_weights, read_constants
 from treadle.tools.output import output_stream, unescaped
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import Report, database_report, model_report
-from treadle.tools.reporting import rejection_lines
 from treadle.tuning.group_search import Group, model_seconds
 from treadle.tuning.model import previews, tune
 from treadle.tuning.preview import Predicted, Preview

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import Database, Record, Room, Schedule
+from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.trials import Trial, digest_of, seconds_beside
+from treadle.schedules.search.trials import Trial, seconds_beside
 from treadle.tuning.candidates import Built, Printed, build_all, print_all, print_each
 from treadle.tuning.group_search import LEAST_GAIN, Group, GroupSearch, Headroom, Options, least_seconds
 from treadle.tuning.in_model import Ratio, Timed, verdicts

@@ -23,8 +23,8 @@ from treadle.passes.registry import parse_passes
 from treadle.passes.schedule.instance import group_program
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.database import Database, Record
+from treadle.schedules.search.database_files import slug
 from treadle.schedules.search.programs import decisions_of
-from treadle.schedules.search.trials import slug
 from treadle.target import Target
 
 CPU = Target.parse("cpu")

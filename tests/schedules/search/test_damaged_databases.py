@@ -23,10 +23,11 @@ from treadle.errors import TreadleError
 from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.instance import group_program
 from treadle.schedules.search.database import Database, Record, read_entry
+from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.learned import features
 from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.predict import cpu_seconds
-from treadle.schedules.search.trials import Trial, open_database, seconds_of, slug
+from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.schedules.search.work import Body, Reuse, Work
 from treadle.target import Target
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import Occupancy, occupancy_of
+from treadle.schedules.occupancy import Occupancy, occupancy_of
 from treadle.target import Target
 
 # Sections and symbols of a 64-bit little-endian ELF file: a library of the emulator, or a cubin.

@@ -38,9 +38,9 @@ from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
+from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, gpu_seconds
 from treadle.schedules.search.programs import decisions_of, replay
-from treadle.schedules.search.trials import open_database, slug
 from treadle.schedules.search.work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES

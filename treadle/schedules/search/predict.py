@@ -10,7 +10,8 @@ from typing import NamedTuple
 from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import SECTOR_BYTES, GpuWork, occupancy_of
+from treadle.schedules.gpu_work import SECTOR_BYTES, GpuWork
+from treadle.schedules.occupancy import occupancy_of
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.gpu_nest_work import gpu_work_of
 from treadle.schedules.search.group_cost import GroupCost, group_cost
