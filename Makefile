@@ -37,7 +37,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
 	conformance bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -92,6 +92,9 @@ test-lowest: ## the core dependencies at their lowest versions, in an environmen
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0 $(ARGS)
+
+fingerprint: $(MODELS) ## compare the text printed for a list of models and targets with its recorded hashes; 20 minutes
+	$(BIN)/python -m tests.fingerprint $(ARGS)
 
 gpu-test: ## the tests that need an NVIDIA GPU and its driver; one line where there is none
 	$(on-gpu)
