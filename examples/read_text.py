@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import treadle
-from treadle.tools.output import progress_bar
+from treadle.tools.progress_bar import progress_bar
 
 Array = NDArray[Any]
 
