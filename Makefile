@@ -107,11 +107,11 @@ bless: $(MODELS) ## rewrite the recorded expectations; read the diff before comm
 	git diff --stat -- tests
 
 docs: $(PACKAGES) ## regenerate the parts of the documentation that show code and schedules
-	$(BIN)/python -m treadle.tools.render_architecture
-	$(BIN)/python -m treadle.tools.render_schedules
-	$(BIN)/python -m treadle.tools.render_operations
-	$(BIN)/python -m treadle.tools.render_embedding
-	$(BIN)/python -m treadle.tools.render_rules
+	$(BIN)/python -m docs.build.architecture
+	$(BIN)/python -m docs.build.schedules
+	$(BIN)/python -m docs.build.operations
+	$(BIN)/python -m docs.build.embedding
+	$(BIN)/python -m docs.build.rules
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -31,16 +31,16 @@ from benchmarks.result_files import RESULTS, write_results
 from treadle.backends.c.compiler import build_library
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.program import Program, read_program
-from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of
+from treadle.compiler.pipeline import STAGE_NAMES, STAGES, lower, passes_of
 from treadle.dialects.graph import AttentionOp, FusedOp, ReshapeOp, SliceOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.host import host_target
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.graph_decompose_attention import written_out
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
+from treadle.target.host import host_target
 from treadle.tuning.measure import InterleavedTimer, Operands
 
 _TEMPLATE = TEMPLATES["attention_cpu"]

@@ -38,8 +38,8 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
 from treadle.bench.model import OWN, Benchmark, bench_model, installed_peers, peer_call
-from treadle.compile_options import CONVOLUTIONS, CompileOptions
 from treadle.errors import TreadleError
+from treadle.target.options import CONVOLUTIONS, CompileOptions
 
 Array = NDArray[Any]
 DEFAULT = CompileOptions.convolution

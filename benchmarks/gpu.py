@@ -29,8 +29,8 @@ from benchmarks.machine import describe_gpu, describe_run
 from benchmarks.result_files import RESULTS, write_results
 from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.bench.interleave import Times, interleave
-from treadle.compile_options import PRECISIONS
 from treadle.errors import TreadleError
+from treadle.target.options import PRECISIONS
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import TensorType
 from benchmarks.gpu import slug
 from benchmarks.machine import describe_gpu, describe_run
 from benchmarks.result_files import RESULTS, write_results
+from benchmarks.schedule_cases import Case, cases, group_of
 from benchmarks.space_kernels import space_kernels
 from benchmarks.space_times import FLUSH, Bench, Timed, time_kernels
 from treadle.backends.cuda.compiler import compile_cubin
@@ -38,7 +39,6 @@ from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.environment import available_cores
 from treadle.errors import TreadleError
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, cases, group_of
 
 Array = NDArray[Any]
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from pathlib import Path
 from treadle.backends.c.compiler import find_toolchain
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.environment import available_cores, load_environment
-from treadle.version import __version__
+from treadle.support.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("xdsl", "numpy", "onnxruntime")

@@ -25,10 +25,10 @@ import treadle
 from benchmarks.arguments import positive
 from benchmarks.dynamic_lengths import LAYERS, Workload, calls_of, workload
 from treadle.bench.interleave import interleave
-from treadle.decision_tree import tree_text
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.passes.schedule.schedule_select import RangedSchedules
+from treadle.shapes.decision_tree import tree_text
 
 Schedule = UseAttr | DispatchAttr
 SIDE_SECONDS = 0.05

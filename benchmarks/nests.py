@@ -20,15 +20,15 @@ from benchmarks.paper_operators import OPERATORS
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
-from treadle.host import host_target
 from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.search.candidate import Candidate
 from treadle.target import Target
+from treadle.target.host import host_target
 from treadle.tuning.candidates import built, printed
 from treadle.tuning.measure import Comparison, LocalMeasurer
 from treadle.tuning.tasks import GroupTask, tasks_of

@@ -25,9 +25,9 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import NAMES, exported, shapes_of
 from treadle.backends.c.compiler import Unit
-from treadle.compile_options import CompileOptions, parse_precision
-from treadle.host import host_target
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
+from treadle.target.host import host_target
+from treadle.target.options import CompileOptions, parse_precision
 from treadle.tuning.candidates import Printed, built, printed
 from treadle.tuning.measure import CACHE_BYTES, InterleavedTimer, Operands, random_inputs
 from treadle.tuning.model import tasks_of_model

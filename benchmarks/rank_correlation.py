@@ -24,12 +24,12 @@ from statistics import median
 import numpy as np
 
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.search.database import TARGET, Database
 from treadle.schedules.search.database_files import digest_of, slug
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.work import Work
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 
 LEAST_TRIALS = 10
 """Of a group: the rank correlation of fewer says little."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from treadle.compile_options import CompileOptions
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.trials import decisions_of_record, work_record
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
+from treadle.target.options import CompileOptions
 from treadle.tuning.candidates import printed
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask

@@ -26,15 +26,15 @@ from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.prefetch import medians
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import NAMES, exported, shapes_of
-from treadle.compile_options import CompileOptions, parse_precision
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.schedule import Choice
-from treadle.host import host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.template import Choices
 from treadle.schedules.templates import TEMPLATES
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
 from treadle.target import Target
+from treadle.target.host import host_target
+from treadle.target.options import CompileOptions, parse_precision
 from treadle.tuning.candidates import printed
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask

@@ -10,18 +10,18 @@ from multiprocessing import get_context
 
 from xdsl.parser import Parser
 
+from benchmarks.schedule_cases import Case, group_of
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.driver import Shape3
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, group_of
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from benchmarks.machine import describe_run
 from benchmarks.result_files import write_results
+from benchmarks.schedule_cases import Case, Compiled, cases, compiled
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, Compiled, cases, compiled
 
 _WIDTH = 180
 """Columns of the table where no terminal says how many there are."""

@@ -40,9 +40,9 @@ from benchmarks.other_version import Side, other_version
 from benchmarks.paper_models import PAPER_MODELS
 from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.interleave import Run, Times, interleave
-from treadle.host import hardware_of, host_target
 from treadle.model import CompiledModel
 from treadle.schedules.search.database_files import slug
+from treadle.target.host import hardware_of, host_target
 from treadle.tuning.model import tune
 
 ROOT = Path(__file__).resolve().parents[1]

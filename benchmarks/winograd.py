@@ -37,19 +37,19 @@ from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported, shapes_of
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.peaks import launches_of
-from treadle.compile_options import CompileOptions
-from treadle.compile_request import CompileRequest, lowered_module
-from treadle.compiler import STAGES, passes_of
+from treadle.compiler.pipeline import STAGES, passes_of
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.graph import ConvOp
 from treadle.dialects.location import describe_nodes
 from treadle.dialects.registry import treadle_context
-from treadle.host import host_target
 from treadle.model import CompiledModel
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
 from treadle.passes.graph.layout.blocked_operators import BlockedChannels, estimated_work, has_tiles
 from treadle.passes.graph.layout.channels_last import Images
 from treadle.passes.graph.rewriting import constant_op, shape_of
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
+from treadle.target.host import host_target
+from treadle.target.options import CompileOptions
 
 Array = NDArray[Any]
 WAYS: Mapping[str, int | None] = {"direct": None, "F(2x2)": 2, "F(4x4)": 4}

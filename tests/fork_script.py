@@ -23,9 +23,9 @@ import numpy as np
 
 import treadle
 from tests.helpers.waiting import HANGS
-from treadle.compile_options import Device
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.target.options import Device
 
 THREADS = 3
 

@@ -19,14 +19,14 @@ from onnx import TensorProto, helper, numpy_helper
 import treadle
 from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle.artifact import Artifact, file_digest
+from treadle.artifact.artifact import Artifact, file_digest
+from treadle.artifact.manifest import MANIFEST
 from treadle.backends.c import open_artifact
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.interface import kernel_interface
 from treadle.errors import TreadleError
-from treadle.host import lacks, needs_of
-from treadle.manifest import MANIFEST
 from treadle.target import TARGETS
+from treadle.target.host import lacks, needs_of
 
 Content = dict[str, Any]
 

@@ -16,7 +16,7 @@ import treadle
 from benchmarks.growing_models import GROWING
 from tests.helpers.sampling import every
 from treadle.backends.c.printer import print_kernels
-from treadle.compile_request import CompileRequest, lowered_module
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
 from treadle.passes.graph import definition_analysis

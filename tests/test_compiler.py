@@ -13,14 +13,14 @@ from xdsl.dialects.builtin import ModuleOp
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, external_model, linear_model
-from treadle.artifact import MODULE
-from treadle.compile_request import CompileRequest, lowered_module
-from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of, stages_between
+from treadle.artifact.artifact import MODULE
+from treadle.artifact.manifest import MANIFEST
+from treadle.compiler.pipeline import STAGE_NAMES, STAGES, lower, passes_of, stages_between
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.manifest import MANIFEST
 from treadle.passes.graph.graph_inline import GraphInlinePass
 from treadle.passes.instruments import LEGAL, ir_text
 from treadle.target import Target
@@ -141,7 +141,9 @@ def test_save_and_load(model_path: Path, tmp_path: Path, own_cache: Path) -> Non
 
 def test_the_second_compilation_comes_from_the_cache(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = treadle.compile(model_path)
-    monkeypatch.setattr("treadle.artifact_writer.write_artifact", lambda request, folder: pytest.fail("compiled twice"))
+    monkeypatch.setattr(
+        "treadle.compiler.artifact_writer.write_artifact", lambda request, folder: pytest.fail("compiled twice")
+    )
     second = treadle.compile(model_path)
     assert first.folder == second.folder
     np.testing.assert_array_equal(first(X)[0], second(X)[0])

@@ -15,8 +15,8 @@ import treadle
 from tests.helpers.emulator_cache import cache_with_emulator
 from tests.helpers.graphs import Graph, random
 from tests.helpers.onnx_models import linear_model
-from treadle.artifact import Artifact
-from treadle.compile_request import CompileRequest, lowered_module
+from treadle.artifact.artifact import Artifact
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.graph import AttentionOp, FusedOp, MatmulOp
 from treadle.environment import load_environment
 from treadle.errors import TreadleError

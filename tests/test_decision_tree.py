@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from treadle.decision_tree import (
+from treadle.shapes.decision_tree import (
     Dispatch,
     Leaf,
     Split,

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treadle.decision_tree import Dispatch, parse_tree
-from treadle.dynamic_shapes import DynamicCalls, ExtentExpression
+from treadle.artifact.manifest import KernelLaunch, Manifest, Tensor, manifest_text, parse_manifest
 from treadle.errors import TreadleError
-from treadle.manifest import KernelLaunch, Manifest, Tensor, manifest_text, parse_manifest
-from treadle.shapes import Dim, parse_dim
+from treadle.shapes.decision_tree import Dispatch, parse_tree
+from treadle.shapes.dim import Dim, parse_dim
+from treadle.shapes.dynamic import DynamicCalls, ExtentExpression
 
 BATCH, SEQ = Dim("n", 1, 4), Dim("s", 2, 8, 2)
 

@@ -12,10 +12,10 @@ import pytest
 
 import treadle
 from tests.helpers.onnx_models import single_node_model
-from treadle import extensions
-from treadle.artifact_cache import kernel_fingerprint
-from treadle.extensions import extensions_digest
+from treadle.artifact.cache import kernel_fingerprint
 from treadle.schedules.templates import TEMPLATES
+from treadle.support import extensions
+from treadle.support.extensions import extensions_digest
 
 NAME = "a_template_of_somebody"
 TEXT = """

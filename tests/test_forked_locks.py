@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.forked import status_of_child
+from treadle.artifact.store import store_of
 from treadle.backends.c import open_artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.cuda.emulator import build
 from treadle.environment import load_environment
 from treadle.index import expr
 from treadle.index.expr import var
-from treadle.store import store_of
 
 
 def index_algebra() -> None:

@@ -6,21 +6,20 @@ from pathlib import Path
 import pytest
 
 from treadle.api import resolve_target
-from treadle.cpuid import FEATURES, processor_words
-from treadle.host import (
+from treadle.target import INSTRUCTION_SETS, KIB, MATRIX_UNITS, TARGETS, Target
+from treadle.target.host import (
     CPUINFO,
+    FEATURES,
     features_of,
     host_features,
     host_target,
     lacks,
     native_isa,
     needs_of,
+    processor_words,
     target_of,
     vendor_of,
 )  # fmt: skip
-from treadle.instruction_sets import INSTRUCTION_SETS
-from treadle.matrix_units import MATRIX_UNITS
-from treadle.target import KIB, TARGETS, Target
 
 V3 = frozenset(INSTRUCTION_SETS["x86-64-v3"][1])
 V4 = frozenset(INSTRUCTION_SETS["x86-64-v4"][1])
@@ -107,10 +106,10 @@ def test_features_that_the_processor_denies_do_not_count(tmp_path: Path, monkeyp
     (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {' '.join(FEATURES)}\n")
     assert host_features(tmp_path / "cpuinfo") == {"fpu", *(processor_words() or ())}
     assert native_isa(CPUINFO) == "native" and native_isa(tmp_path / "cpuinfo").startswith("x86-64")
-    monkeypatch.setattr("treadle.host.processor_words", lambda: frozenset({"sse2", "avx"}))
+    monkeypatch.setattr("treadle.target.host.processor_words", lambda: frozenset({"sse2", "avx"}))
     assert host_features(tmp_path / "absent") == {"sse2", "avx"}
     assert lacks(f"{platform.machine()} sse2 avx avx2") == ["avx2"]
-    monkeypatch.setattr("treadle.host.processor_words", lambda: None)
+    monkeypatch.setattr("treadle.target.host.processor_words", lambda: None)
     assert host_features(tmp_path / "cpuinfo") == {"fpu", *FEATURES}
 
 

@@ -86,7 +86,7 @@ def test_what_the_pipeline_cannot_take_is_said_before_any_pass(text: str, monkey
     def no_pass(*_: object, **__: object) -> None:
         raise AssertionError("a pass ran")
 
-    monkeypatch.setattr("treadle.compile_request.lower", no_pass)
+    monkeypatch.setattr("treadle.compiler.request.lower", no_pass)
     for attempt in (lambda: ir.check(module), lambda: treadle.compile(module), lambda: ir.lower(module)):
         with pytest.raises(TreadleError, match=REJECTED[text]):
             attempt()

@@ -18,9 +18,9 @@ import treadle
 from tests.helpers.environment import environment_with
 from tests.helpers.onnx_models import linear_model
 from treadle.dialects.registry import dialect_factories
-from treadle.lazy import lazy_module, resolve_class, resolve_value
 from treadle.passes.registry import pass_factories
-from treadle.universe import TREADLE_UNIVERSE
+from treadle.support.lazy import lazy_module, resolve_class, resolve_value
+from treadle.tools.universe import TREADLE_UNIVERSE
 
 PACKAGE = Path(treadle.__file__).parent
 ALLOWED = {"lazy.py"}
@@ -105,25 +105,24 @@ def test_the_tables_hold_what_they_say() -> None:
 
 
 def test_an_entry_of_another_type_is_named() -> None:
-    with pytest.raises(TypeError, match=r"treadle\.compile_options:PRECISIONS is a tuple, not a Dialect"):
-        resolve_value("treadle.compile_options:PRECISIONS", Dialect)
-    with pytest.raises(TypeError, match=r"treadle\.compile_options:CompileOptions is no ModulePass"):
-        resolve_class("treadle.compile_options:CompileOptions", ModulePass)
+    with pytest.raises(TypeError, match=r"treadle\.target\.options:PRECISIONS is a tuple, not a Dialect"):
+        resolve_value("treadle.target.options:PRECISIONS", Dialect)
+    with pytest.raises(TypeError, match=r"treadle\.target\.options:CompileOptions is no ModulePass"):
+        resolve_class("treadle.target.options:CompileOptions", ModulePass)
 
 
 def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = lazy_module("treadle.compile_options")
-    monkeypatch.setattr("treadle.compile_options.PRECISIONS", ("f8",))
+    module = lazy_module("treadle.target.options")
+    monkeypatch.setattr("treadle.target.options.PRECISIONS", ("f8",))
     assert module.PRECISIONS == ("f8",)
     with pytest.raises(AttributeError, match="nothing"):
         _ = module.nothing
 
 
 LIGHT = {
-    "treadle", "treadle.compile_options", "treadle.errors", "treadle.instruction_sets", "treadle.lazy",
-    "treadle.matrix_units",
-    "treadle.target", "treadle.target_text", "treadle.tools", "treadle.tools.parser", "treadle.tools.reporting",
-    "treadle.tools.output", "treadle.tools.treadle_cli", "treadle.version",
+    "treadle", "treadle.errors", "treadle.support", "treadle.support.lazy", "treadle.support.version",
+    "treadle.target", "treadle.target.description", "treadle.target.options", "treadle.target.text", "treadle.tools",
+    "treadle.tools.output", "treadle.tools.parser", "treadle.tools.reporting", "treadle.tools.treadle_cli",
 }  # fmt: skip
 """What says the version, the help, and that an argument is wrong; beside Python's own library, nothing else."""
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import treadle
 from tests.helpers.onnx_models import save_model, value
 from tests.helpers.sampling import every
-from treadle.compiler import STAGE_NAMES
+from treadle.compiler.pipeline import STAGE_NAMES
 from treadle.tools.treadle_opt import main
 
 PRINTED = {"cpu": "c", "sm_80": "cuda"}

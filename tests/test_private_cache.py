@@ -24,10 +24,10 @@ import treadle
 from tests.helpers.environment import environment_with
 from tests.helpers.forked import status_of_child
 from tests.helpers.onnx_models import linear_model
+from treadle.artifact.store import KINDS, Store, digest
 from treadle.dialects.graph.constant import BlobStore
 from treadle.errors import TreadleError, TreadleWarning
-from treadle.private_files import why_shared
-from treadle.store import KINDS, Store, digest
+from treadle.support.files import why_shared
 
 LARGE = 1 << 30
 OTHER = 54321

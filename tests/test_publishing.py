@@ -15,10 +15,9 @@ import pytest
 import treadle
 from tests.helpers.environment import environment_with
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle import publishing
 from treadle.errors import TreadleError
-from treadle.folder_lock import share
-from treadle.publishing import publish, scratch_folder
+from treadle.support import publishing
+from treadle.support.publishing import publish, scratch_folder, share
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
 FILES = 20
@@ -128,7 +127,7 @@ def test_other_folders_are_not_replaced(tmp_path: Path) -> None:
 KILLED = """
 import os, signal
 from pathlib import Path
-from treadle.publishing import publish
+from treadle.support.publishing import publish
 def write(folder):
     (folder / "half").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from treadle.errors import TreadleError
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
 
 
 def test_shapes_and_extents_become_tuples() -> None:

@@ -25,10 +25,10 @@ from tests.helpers.waiting import HANGS
 from treadle import model as model_module
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator import Emulator, Report
-from treadle.compile_options import Device
 from treadle.dialects.graph import MatmulOp, SoftmaxOp, UnaryOp
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.target.options import Device
 
 Array = NDArray[Any]
 HARDWARE: list[tuple[str, Device | None]] = [("cpu", None), ("sm_80", "emulator")]

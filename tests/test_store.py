@@ -17,10 +17,9 @@ import pytest
 import treadle
 from tests.helpers.environment import environment_with
 from tests.helpers.onnx_models import linear_model
+from treadle.artifact.store import DISCARDED, KINDS, SCRATCH, Store, digest, kind_bytes
 from treadle.errors import TreadleError
-from treadle.folder_lock import share
-from treadle.store import KINDS, Store, digest
-from treadle.store_trim import DISCARDED, SCRATCH, kind_bytes
+from treadle.support.publishing import share
 
 LARGE = 1 << 30
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
@@ -173,7 +172,7 @@ def test_a_file_with_several_names_counts_once(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from treadle.store import Store
+from treadle.artifact.store import Store
 store = Store(Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["ROOT"]), 1 << 30)
 def produce(path):
     path.write_bytes(bytes(1000))

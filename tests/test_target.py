@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.compiler import STAGES, passes_of
+from treadle.compiler.pipeline import STAGES, passes_of
 from treadle.errors import TreadleError
 from treadle.passes.registry import parse_passes
 from treadle.target import KIB, TARGETS, Target

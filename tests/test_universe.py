@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.passes.registry import PASSES
-from treadle.universe import TREADLE_UNIVERSE
+from treadle.tools.universe import TREADLE_UNIVERSE
 
 RELU = """
 func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {

@@ -9,21 +9,21 @@ m = treadle.compile("m.onnx", target="cpu", shapes={"x": (1, 3, 48, 320)})
 from typing import TYPE_CHECKING
 
 from treadle.errors import TreadleError
-from treadle.lazy import lazy_exports
-from treadle.version import __version__
+from treadle.support.lazy import lazy_exports
+from treadle.support.version import __version__
 
 if TYPE_CHECKING:
     from treadle.api import compile
     from treadle.backends.c.executor import ThreadPool
     from treadle.model import CompiledModel, load
-    from treadle.shapes import Dim
+    from treadle.shapes.dim import Dim
     from treadle.target import Target
     from treadle.tuning.model import tune
 else:  # `treadle --version` waits for none of them
     __getattr__ = lazy_exports(
         {
             "CompiledModel": "treadle.model",
-            "Dim": "treadle.shapes",
+            "Dim": "treadle.shapes.dim",
             "Target": "treadle.target",
             "ThreadPool": "treadle.backends.c.executor",
             "compile": "treadle.api",

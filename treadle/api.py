@@ -8,26 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from treadle.artifact_cache import artifact_key, find_artifact, store_artifact
+from treadle.artifact.cache import artifact_key, find_artifact, store_artifact
+from treadle.artifact.store import store_of
 from treadle.backends.c.compiler import find_toolchain
 from treadle.backends.c.executor import ThreadPool
 from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.backends.cuda.driver import check_toolkit
 from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
-from treadle.compile_options import CompileOptions, Device, parse_convolution, parse_precision
-from treadle.constants import Array, Constants, constants_text, normalized_constants
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
-from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, check_device, check_threads
-from treadle.progress import Progress, no_progress
-from treadle.regular_files import MODEL_BYTES, read_regular
 from treadle.schedules.search.database_files import open_database
-from treadle.shapes import Dim, Shapes, normalized
-from treadle.store import store_of
+from treadle.shapes.constants import Array, Constants, constants_text, normalized_constants
+from treadle.shapes.dim import Dim, Shapes, normalized
+from treadle.support.files import MODEL_BYTES, read_regular
+from treadle.support.lazy import lazy_module
+from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions, Device, parse_convolution, parse_precision
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -35,14 +35,16 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from xdsl.dialects.builtin import ModuleOp
 
-    from treadle import artifact_writer, compile_request
+    from treadle.compiler import artifact_writer
+    from treadle.compiler import request as compile_request
     from treadle.dialects import location
     from treadle.frontends import torch as torch_frontend
     from treadle.frontends.onnx import loader
 
     Model = str | Path | ModelProto | ModuleOp | Module | ExportedProgram
 else:  # a model from the cache does not wait for the compiler
-    artifact_writer, compile_request = lazy_module("treadle.artifact_writer"), lazy_module("treadle.compile_request")
+    artifact_writer = lazy_module("treadle.compiler.artifact_writer")
+    compile_request = lazy_module("treadle.compiler.request")
     loader, location = lazy_module("treadle.frontends.onnx.loader"), lazy_module("treadle.dialects.location")
     torch_frontend = lazy_module("treadle.frontends.torch")
 

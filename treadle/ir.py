@@ -21,11 +21,10 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import DiagnosticException
 
-from treadle import compiler
 from treadle.api import resolve_target
 from treadle.backends.reference.run_module import run_module
-from treadle.compile_options import CompileOptions, parse_convolution, parse_precision
-from treadle.compile_request import read_module
+from treadle.compiler import pipeline
+from treadle.compiler.request import read_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.constant import constant_attribute
 from treadle.dialects.graph.dtypes import element_type
@@ -36,8 +35,9 @@ from treadle.passes.entry import ENTRY, check_entry
 from treadle.passes.instruments import Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.target import Target
+from treadle.target.options import CompileOptions, parse_convolution, parse_precision
 
-STAGES: tuple[str, ...] = compiler.STAGE_NAMES
+STAGES: tuple[str, ...] = pipeline.STAGE_NAMES
 """The names of the pipeline's stages, in order."""
 
 
@@ -126,12 +126,12 @@ def lower(
     The module is verified after every pass. TreadleError for a module that is not what stage `after` leaves, an unknown
     stage or target, and what passes raise.
     """
-    after = compiler.stage_of(module, after)
+    after = pipeline.stage_of(module, after)
     if after is None:
         check(module)
     chosen = resolve_target(target)
     options = CompileOptions(parse_precision(precision), convolution=parse_convolution(convolution, chosen.kind))
-    compiler.lower(treadle_context(), module, chosen, after=after, to=to, instruments=[Verify()], options=options)
+    pipeline.lower(treadle_context(), module, chosen, after=after, to=to, instruments=[Verify()], options=options)
 
 
 def run_passes(module: ModuleOp, passes: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treadle.artifact import Artifact, is_artifact
+from treadle.artifact.artifact import Artifact, is_artifact
+from treadle.artifact.manifest import Manifest, Tensor
 from treadle.backends.c.executor import CpuProgram, ThreadPool
 from treadle.backends.c.open_artifact import open_program as open_cpu
 from treadle.backends.call_lock import CallLock, forks
@@ -21,12 +22,11 @@ from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.backends.dlpack import HasDLPack, as_array
 from treadle.backends.memory import Memory, memory_of
-from treadle.compile_options import DEVICES, Device
-from treadle.dynamic_shapes import DynamicCalls, Values
 from treadle.errors import TreadleError
-from treadle.manifest import Manifest, Tensor
-from treadle.publishing import publish
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import DynamicCalls, Values
+from treadle.support.publishing import publish
+from treadle.target.options import DEVICES, Device
 
 Array = NDArray[Any]
 Input = ArrayLike | HasDLPack

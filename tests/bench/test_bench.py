@@ -21,7 +21,7 @@ from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model, install
 from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
 from treadle.tools import bench_command
 from treadle.tools.bench_command import kernel_table
 from treadle.tools.treadle_cli import main

@@ -36,10 +36,10 @@ from benchmarks.result_files import write_results
 from treadle.backends.program import read_program
 from treadle.bench.interleave import Times, interleave
 from treadle.bench.model import peer_call
-from treadle.compile_options import CompileOptions, Precision
-from treadle.compile_request import CompileRequest, lowered_module
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.errors import TreadleError
 from treadle.target import Target
+from treadle.target.options import CompileOptions, Precision
 
 Array = NDArray[Any]
 HERE = Path("model.onnx")

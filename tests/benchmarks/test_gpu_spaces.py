@@ -19,13 +19,13 @@ from rich.console import Console
 from benchmarks import gpu_spaces
 from benchmarks.gpu_spaces import main, measured, rows_of, standing, table
 from benchmarks.result_files import write_results
+from benchmarks.schedule_cases import Case, cases
 from benchmarks.space_kernels import SpaceKernel, kernel_of, space_kernels
 from benchmarks.space_times import Bench, time_kernels
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
 from treadle.backends.interface import BufferRef
 from treadle.errors import TreadleError
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, cases
 
 SIZE = 8
 BUFFERS = (BufferRef("input", 0), BufferRef("output", 0))

@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks.rank_correlation import LEAST_TRIALS, Group, main, quality, table
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.trials import Trial
 from treadle.schedules.search.work import Body, Reuse, Work
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 
 CPU = Target.parse("cpu")
 RECORDS = Path(__file__).parents[2] / "benchmarks/records/random"

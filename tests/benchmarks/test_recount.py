@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.recount import recounted
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

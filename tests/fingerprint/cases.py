@@ -13,8 +13,8 @@ from tests.frontends.onnx.node_cases import SUPPORTED, data_of, thinned
 from tests.models.catalog import MODELS
 from tests.models.ranges import QUICK
 from tests.models.shortened import REPEATED, shortened
-from treadle.compile_options import Precision
-from treadle.shapes import Shapes
+from treadle.shapes.dim import Shapes
+from treadle.target.options import Precision
 
 TARGETS = ("avx512", "avx2", "sse2", "neon", "sm_80", "sm_90")
 GPUS = ("sm_80", "sm_90")

@@ -15,15 +15,15 @@ from tests.fingerprint.cases import Case
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.cuda.write_artifact import write_kernels
 from treadle.backends.program import Program, read_program
-from treadle.compile_options import CompileOptions
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph.fused import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.passes.instruments import Instrument
-from treadle.progress import no_progress
+from treadle.support.progress import no_progress
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 
 KINDS = ("decisions", "kernels", "host")
 

@@ -36,10 +36,10 @@ from tests.helpers.onnx_models import linear_model
 from tests.helpers.program_batch import print_program
 from tests.helpers.run_lines import read_run_lines
 from treadle import ir
+from treadle.artifact.manifest import MANIFEST
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.check import check_model
-from treadle.manifest import MANIFEST
 
 MEMORY = 4 << 30
 SECONDS = 20

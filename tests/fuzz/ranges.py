@@ -19,11 +19,11 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.fuzz.case import Array, Case
 from tests.fuzz.shrink import all_values
 from tests.fuzz.values import KINDS, draw_array
+from treadle.artifact.manifest import Tensor
 from treadle.backends.program import Program
-from treadle.dynamic_shapes import DynamicCalls
 from treadle.frontends.onnx import import_model
-from treadle.manifest import Tensor
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import DynamicCalls
 
 Values = Mapping[str, int]
 Place = tuple[str, int]

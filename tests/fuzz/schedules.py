@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.helpers.emulated_batch import CUDA, TARGET, EmulatedProgram, PrintedKernels
 from tests.helpers.emulated_batch import print_program as print_kernels
 from tests.helpers.program_batch import Backend, C, CompiledProgram, PrintedProgram, print_program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr

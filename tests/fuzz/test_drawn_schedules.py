@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.fuzz.check import Checker
 from tests.fuzz.generate import case_of_seed
 from tests.fuzz.schedules import draw_schedules
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model

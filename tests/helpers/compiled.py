@@ -18,7 +18,7 @@ from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, 
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import read_program
 from treadle.backends.reference import evaluate_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context

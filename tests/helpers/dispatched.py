@@ -8,7 +8,6 @@ from itertools import islice
 from xdsl.dialects.builtin import ModuleOp
 
 from treadle.backends.program import planned_main
-from treadle.decision_tree import Leaf, Split, Tree
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.ir import lower
@@ -16,6 +15,7 @@ from treadle.passes.graph.graph_demand import extents_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES
+from treadle.shapes.decision_tree import Leaf, Split, Tree
 from treadle.target import Target
 
 THRESHOLDS = (1, 6, 13, 31)

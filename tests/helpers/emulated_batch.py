@@ -18,7 +18,7 @@ from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.backends.cuda.emulator.launches import Argument, Launch, Launches, Output
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.program import Program, ProgramLaunch, read_program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context

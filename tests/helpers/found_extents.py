@@ -7,9 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from treadle.artifact.manifest import Tensor
 from treadle.backends.program import Program
-from treadle.dynamic_shapes import DynamicCalls
-from treadle.manifest import Tensor
+from treadle.shapes.dynamic import DynamicCalls
 
 Array = NDArray[Any]
 

@@ -13,10 +13,10 @@ from xdsl.ir import Operation, SSAValue
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded, Format, Running, rounded
 from treadle.backends.reference.run_module import bounded_within_extents, find_function
-from treadle.compile_options import Precision
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.graph.evaluate import evaluate_in
+from treadle.target.options import Precision
 from treadle.tools.oracle import compare
 
 Array = NDArray[Any]

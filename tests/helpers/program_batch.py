@@ -22,11 +22,11 @@ from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ENTRY, CpuProgram
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.program import Program, read_program
-from treadle.compile_options import CompileOptions
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 
 Array = NDArray[Any]
 Maker = Callable[[], ModuleOp]

@@ -19,13 +19,13 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 import treadle
+from treadle.artifact.manifest import Tensor
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference.run_module import evaluate_module, find_function
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dynamic_shapes import DynamicCalls
 from treadle.frontends.onnx.importer import import_model
-from treadle.manifest import Tensor
-from treadle.shapes import parse_dim
+from treadle.shapes.dim import parse_dim
+from treadle.shapes.dynamic import DynamicCalls
 
 RANDOM = np.random.default_rng(7)
 Call = Mapping[str, int]

@@ -10,8 +10,8 @@ import pytest
 from tests.backends.c.toolchains import COMMANDS, private_environment
 from tests.helpers.assembly import assembly_of, inner_loops
 from treadle.backends.c.compiler import Unit
-from treadle.host import lacks
 from treadle.target import TARGETS
+from treadle.target.host import lacks
 
 FUNCTION = "\t.type\tf, @function\nf:\n{}\n\tret\n\t.size\tf, .-f\n"
 NESTED = """

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from treadle.compiler import STAGES, passes_of
+from treadle.compiler.pipeline import STAGES, passes_of
 from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
 from treadle.passes.graph.layout.blocked_operators import BlockedChannels

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import treadle
 from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import require_model
-from treadle.compile_options import Precision
+from treadle.target.options import Precision
 from treadle.tools.oracle import Comparison, Definition, Expected, compare_all, compare_reference
 
 Array = NDArray[Any]

@@ -18,13 +18,13 @@ from benchmarks.growing_models import GROWING
 from tests.models.agreement import NAMES
 from tests.models.catalog import CatalogModel, require_model
 from tests.models.shortened import shortened
-from treadle.compiler import STAGE_NAMES, lower, record_stage
+from treadle.compiler.pipeline import STAGE_NAMES, lower, record_stage
 from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
 from treadle.passes.instruments import Verify, ir_text, verify
 from treadle.target import Target
 from treadle.tools.treadle_opt import main
-from treadle.universe import TREADLE_UNIVERSE
+from treadle.tools.universe import TREADLE_UNIVERSE
 
 PRINTED = {"cpu": "c", "sm_80": "cuda"}
 """The text target that each target's last stage is printed with."""

@@ -19,8 +19,7 @@ from tests.helpers.sampling import every
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
-from treadle.compile_options import EPSILON, CompileOptions, Precision
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     AttentionOp,
     BinaryOp,
@@ -49,6 +48,7 @@ from treadle.passes.loop.loop_fuse_prologue import LoopFuseProloguePass
 from treadle.passes.schedule.schedule_instantiate import ScheduleInstantiatePass
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass
 from treadle.target import Target
+from treadle.target.options import EPSILON, CompileOptions, Precision
 
 TARGETS = ("cpu", "sm_80")
 Draw = Callable[[int], tuple[Graph, list[SSAValue]]]

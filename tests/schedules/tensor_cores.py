@@ -15,7 +15,7 @@ from xdsl.ir import Block, Region, SSAValue
 
 from tests.helpers.graphs import Graph, random
 from treadle.backends.reference import evaluate_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, YieldOp
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.registry import treadle_context

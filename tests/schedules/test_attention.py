@@ -9,12 +9,13 @@ import pytest
 from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.ir import SSAValue
 
+from benchmarks.schedule_cases import Case
 from tests.helpers.limits import assert_within, limits
 from tests.helpers.sampling import every, in_turn
 from tests.schedules.attention_cases import SIZES, SMALL, Array, Sizes, attention, environment
 from tests.schedules.row_cases import tensor
 from treadle.backends.reference.kernels import Kernel
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, MatmulOp
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.loop import FuncOp, Space
@@ -26,7 +27,6 @@ from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.attention_tile import AttentionTile
 from treadle.target import TARGETS, Target
-from treadle.tools.schedule_cases import Case
 
 GPU = Target.parse("sm_80")
 TEMPLATE = TEMPLATES["attention_cuda"]

@@ -14,7 +14,7 @@ from tests.helpers.limits import assert_within, limits
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from tests.schedules.attention_cases import SIZES, SMALL, Array, Shape, Sizes, arrays, attention
 from tests.schedules.row_cases import tensor
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, FusedOp, MatmulOp
 from treadle.dialects.graph.operation_count import count_operations
 from treadle.dialects.loop import FuncOp

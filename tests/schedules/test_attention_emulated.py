@@ -13,6 +13,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
+from benchmarks.schedule_cases import Case, cases, compiled
 from tests.helpers.emulated_batch import (
     EmulatedProgram,
     PrintedKernels,
@@ -27,12 +28,11 @@ from tests.schedules.attention_cases import Sizes, arrays
 from tests.schedules.test_matmul_mma_emulated import copied_asynchronously
 from treadle.backends.cuda.compiler import Unit, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, ReshapeOp, SliceOp, TransposeOp, WhereOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, cases, compiled
 
 Build = Callable[[Graph], SSAValue]
 GPU = Target.parse("sm_80")

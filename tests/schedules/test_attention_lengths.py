@@ -23,7 +23,7 @@ from tests.schedules.attention_cases import Array, Shape, Sizes, arrays
 from tests.schedules.row_cases import tensor
 from tests.schedules.test_attention_cpu import TARGET, TILES, scheduled
 from treadle.backends.reference.kernels import Kernel
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, MaskOp, MatmulOp, SoftmaxOp, TransposeOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

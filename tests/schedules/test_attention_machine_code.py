@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.schedule_cases import Case, Shape, group_of
 from tests.helpers.sampling import in_turn
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.cubin import Resources, Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, Shape, group_of
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 

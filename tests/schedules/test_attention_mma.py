@@ -12,13 +12,14 @@ import pytest
 from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.ir import SSAValue
 
+from benchmarks.schedule_cases import Case
 from tests.helpers.limits import assert_within, limits_of_template, with_rounded_weights
 from tests.helpers.sampling import every
 from tests.schedules.attention_cases import SMALL, Array, Sizes, attention, environment
 from tests.schedules.row_cases import tensor
 from treadle.backends.reference.bounded import Bounded
 from treadle.backends.reference.kernels import Kernel
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, MatmulOp
 from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.loop import FuncOp, Space
@@ -29,7 +30,6 @@ from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile
 from treadle.target import TARGETS, Target
-from treadle.tools.schedule_cases import Case
 
 GPU = Target.parse("sm_80")
 TEMPLATE = TEMPLATES["attention_mma"]

@@ -9,7 +9,7 @@ from tests.helpers.limits import assert_within, module_limits, with_rounded_weig
 from tests.schedules.attention_cases import Sizes, arrays
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr

@@ -10,7 +10,7 @@ import pytest
 from xdsl.ir import Operation
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.passes.schedule.instance import anchor_of

@@ -15,7 +15,7 @@ from xdsl.parser import Parser
 from tests.helpers.graphs import name_arguments, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.backends.reference.run_module import run_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, PackedConvOp
 from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.packed_tiles import panels_of

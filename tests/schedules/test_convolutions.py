@@ -16,14 +16,14 @@ from treadle.backends.cuda.emulator import CHECKS, LineCounters
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
-from treadle.compile_options import CompileOptions
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.environment import Environment
 from treadle.errors import TreadleError
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 
 TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "f32": "float32"}
 """The element type of a layer by what it is multiplied in."""

@@ -14,8 +14,8 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, name_arguments, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
-from treadle.compile_options import CompileOptions
 from treadle.dialects.graph import BinaryOp, ConvOp, PoolOp, UnaryOp
+from treadle.target.options import CompileOptions
 
 Array = NDArray[Any]
 TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}", "cpu{matrix_unit=vnni_bf16}")

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from benchmarks.schedule_cases import cases
 from tests.helpers.graphs import Graph
 from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.cubin import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.target import TARGETS as ALL_TARGETS
 from treadle.target import Target
-from treadle.tools.schedule_cases import cases
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 TARGETS = ("sm_80", "sm_90")

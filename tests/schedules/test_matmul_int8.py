@@ -19,7 +19,7 @@ from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference.kernels import evaluate_kernel
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, PadOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.registry import treadle_context

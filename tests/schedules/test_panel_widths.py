@@ -15,12 +15,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from tests.helpers.graphs import Graph
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
-from treadle.host import lacks, needs_of
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.register_tile import MOST_VECTORS, default_vectors, most_rows
@@ -28,6 +27,7 @@ from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import equal_panels
 from treadle.target import KIB, Target
+from treadle.target.host import lacks, needs_of
 
 Array = NDArray[Any]
 TARGET_TEXTS = ("avx512", "avx2")

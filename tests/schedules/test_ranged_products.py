@@ -12,7 +12,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import treadle
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
 from treadle.target import Target
 
 WIDE = "avx2{vector_bytes=64 vector_registers=32}"

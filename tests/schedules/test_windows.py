@@ -11,7 +11,7 @@ from tests.helpers.graphs import random
 from tests.helpers.sampling import in_turn
 from tests.schedules.test_templates import check, defined, product, reduction, tensor
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError

@@ -20,7 +20,7 @@ from tests.helpers.onnx_models import linear_model, save_model, value
 from treadle import ir
 from treadle.backends.c import write_artifact
 from treadle.backends.c.compiler import Unit
-from treadle.compile_request import read_module
+from treadle.compiler.request import read_module
 from treadle.dialects.graph import BinaryOp, ComputeOp, ConstantOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.dialects.graph.constant import constant_array, constant_attribute
 from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass

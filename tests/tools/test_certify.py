@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import treadle
-from treadle.artifact import MODULE, Artifact, write_module
+from treadle.artifact.artifact import MODULE, Artifact, write_module
 from treadle.errors import TreadleError
 from treadle.tools.certify_command import (
     Certificate,

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 import treadle
 from tests.helpers.onnx_models import linear_model, value
-from treadle.manifest import Tensor
-from treadle.shapes import Dim
+from treadle.artifact.manifest import Tensor
+from treadle.shapes.dim import Dim
 from treadle.tools import oracle
 from treadle.tools.arguments import inputs_at, points_of
 from treadle.tools.treadle_cli import main

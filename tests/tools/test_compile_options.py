@@ -9,10 +9,10 @@ import pytest
 
 import treadle
 from tests.helpers.onnx_models import WEIGHTS, linear_model
-from treadle.artifact_cache import artifact_key
-from treadle.compile_options import CONVOLUTIONS, EPSILON, PRECISIONS, CompileOptions, Precision
+from treadle.artifact.cache import artifact_key
 from treadle.errors import TreadleError
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
+from treadle.target.options import CONVOLUTIONS, EPSILON, PRECISIONS, CompileOptions, Precision
 from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import Definition
 from treadle.tools.treadle_cli import main

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from docs.build.architecture import PICTURES
 from tests.helpers.bless import assert_golden
 from treadle.dialects.task import Mapping, parse_mapping, repeat, replicate, spatial
 from treadle.errors import TreadleError
@@ -28,7 +29,6 @@ from treadle.tools.map_command import (
     draw_text,
     picture,
 )
-from treadle.tools.render_architecture import PICTURES
 from treadle.tools.treadle_cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from treadle.artifact.manifest import Tensor
 from treadle.backends.interface import file_names
 from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
-from treadle.manifest import Tensor
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
 from treadle.tools import progress_bar as progress_module
 from treadle.tools.arguments import parse_shapes, sample
 from treadle.tools.oracle import Comparison, compare

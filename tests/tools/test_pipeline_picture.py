@@ -7,11 +7,11 @@ from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
+from docs.build.architecture import DOCUMENTS, EXCERPTS, PICTURES, ROOT
+from docs.build.pipeline_picture import BOTH, Chip, chips_of, draw_pipeline, kinds_with
 from tests.helpers.bless import assert_golden
-from treadle.compiler import STAGES, Step
+from treadle.compiler.pipeline import STAGES, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
-from treadle.tools.pipeline_picture import BOTH, Chip, chips_of, draw_pipeline, kinds_with
-from treadle.tools.render_architecture import DOCUMENTS, EXCERPTS, PICTURES, ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 

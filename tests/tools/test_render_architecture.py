@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from docs.build.architecture import DOCUMENTS, EXCERPTS, ROOT, render
+from docs.build.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
 from tests.helpers.bless import assert_golden
 from treadle.errors import TreadleError
-from treadle.tools.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
-from treadle.tools.render_architecture import DOCUMENTS, EXCERPTS, ROOT, render
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

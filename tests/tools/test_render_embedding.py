@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from docs.build.architecture import ROOT, render
+from docs.build.embedding import DOCUMENT, EXCERPTS
 from tests.helpers.bless import assert_golden
-from treadle.tools.render_architecture import ROOT, render
-from treadle.tools.render_embedding import DOCUMENT, EXCERPTS
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from docs.build.architecture import ROOT, render
+from docs.build.operations import DOCUMENT, EXCERPTS
 from tests.helpers.bless import assert_golden
 from treadle.dialects.registry import dialect_factories
-from treadle.tools.render_architecture import ROOT, render
-from treadle.tools.render_operations import DOCUMENT, EXCERPTS
 
 
 def test_the_document_is_up_to_date() -> None:

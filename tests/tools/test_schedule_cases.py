@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from benchmarks.schedule_cases import Compiled, cases, compiled, compiled_default
+from docs.build.architecture import ROOT, render
+from docs.build.schedules import DOCUMENT, EXCERPTS, default_row
 from tests.helpers.bless import assert_golden
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tools.render_architecture import ROOT, render
-from treadle.tools.render_schedules import DOCUMENT, EXCERPTS, default_row
-from treadle.tools.schedule_cases import Compiled, cases, compiled, compiled_default
 
 TARGETS = ("sm_80", "sm_90")
 DEFAULTS = [

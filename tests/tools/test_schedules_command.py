@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from treadle.api import resolve_target
-from treadle.compile_options import CompileOptions
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.templates import TEMPLATES
+from treadle.target.options import CompileOptions
 from treadle.tools.treadle_cli import main
 from treadle.tuning.model import tasks_of_model
 

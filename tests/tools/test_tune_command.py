@@ -13,8 +13,6 @@ import pytest
 from rich.console import Console
 
 from tests.tuning.small_model import write_model
-from treadle.compile_options import CompileOptions
-from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
@@ -22,6 +20,8 @@ from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.treadle_cli import main
 from treadle.tools.tune_command import Budget, limit_warnings, search_table
 from treadle.tuning import candidates

@@ -18,16 +18,16 @@ from PIL import Image
 
 from tests.helpers.waiting import HANGS
 from tests.tuning.small_model import write_model
-from treadle.compile_options import CompileOptions
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Record
 from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.ledger import Rejection as Rejected
 from treadle.schedules.search.programs import taken
 from treadle.schedules.search.trials import Trial
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.report_page import (
     LogScale,
     Point,

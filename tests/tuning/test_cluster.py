@@ -20,8 +20,8 @@ import pytest
 from tests.helpers.waiting import eventually
 from tests.tuning.small_model import write_model
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.search.database import Database
+from treadle.target.host import hardware_of, host_target
 from treadle.tools.treadle_cli import main
 from treadle.tuning.tasks import cluster
 from treadle.tuning.workers import Workers, this_machine

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.small_model import write_model
-from treadle.compile_options import CompileOptions
-from treadle.host import host_target
 from treadle.schedules.rules.templates import templates
+from treadle.target.host import host_target
+from treadle.target.options import CompileOptions
 from treadle.tuning import candidates, tuner
 from treadle.tuning.group_search import Headroom
 from treadle.tuning.measure import Comparison, Timing

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.tuning.small_model import write_model
-from treadle.compile_options import CompileOptions
-from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.tune_command import model_lines
 from treadle.tuning import candidates, tuner
 from treadle.tuning.child import CallEndedError

@@ -15,7 +15,7 @@ from tests.helpers.graphs import Graph
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.interface import TensorSpec
 from treadle.backends.reference.bounded import Bounded
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target

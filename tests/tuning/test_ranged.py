@@ -17,9 +17,9 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import treadle
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database, Dispatched
+from treadle.target.host import hardware_of, host_target
 from treadle.tools.arguments import parse_weights
 from treadle.tools.treadle_cli import main
 from treadle.tuning import candidates, tuner

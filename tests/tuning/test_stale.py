@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from tests.tuning.small_model import write_model
-from treadle.artifact_cache import kernel_fingerprint
-from treadle.compile_options import CompileOptions
+from treadle.artifact.cache import kernel_fingerprint
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database, Entry, Record
 from treadle.schedules.search.programs import taken
 from treadle.schedules.templates import TEMPLATES
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.treadle_cli import main
 from treadle.tools.tune_command import time_warnings
 from treadle.tuning.group_search import Group

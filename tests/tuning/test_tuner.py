@@ -21,10 +21,8 @@ import pytest
 import treadle
 from tests.tuning.small_model import write_model
 from treadle.backends.c.compiler import Unit
-from treadle.compile_options import CompileOptions
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.rules.tiling import tiled, vectorised
@@ -38,6 +36,8 @@ from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.treadle_cli import main
 from treadle.tuning import candidates, tuner
 from treadle.tuning.group_search import Group, GroupSearch, Options, least_seconds

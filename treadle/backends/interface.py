@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle.artifact.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, Tensor
 from treadle.errors import TreadleError
-from treadle.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, Tensor
 
 # Buffers of a program as plain values; importing it costs nothing, so that running a model needs no compiler.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from treadle.manifest import Manifest, Tensor
+from treadle.artifact.manifest import Manifest, Tensor
 
 
 @dataclass(frozen=True)

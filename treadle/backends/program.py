@@ -16,13 +16,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 from xdsl.traits import SymbolTable
 
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
-from treadle.decision_tree import Dispatch
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp, constant_array
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
 from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
 from treadle.errors import TreadleError
-from treadle.shapes import Dim, parse_dim
+from treadle.shapes.decision_tree import Dispatch
+from treadle.shapes.dim import Dim, parse_dim
 
 # Which constants a call reads a part of: where data decide the addresses, as of the rows of an embedding.
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import BUSY, Disturbance, Times, interleave, waited_seconds
 from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks, takes_one_of_several
-from treadle.dynamic_shapes import ExtentExpression
 from treadle.errors import TreadleError
-from treadle.manifest import Tensor
 from treadle.model import CompiledModel
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import ExtentExpression
 
 # Other runtimes for ONNX models on the CPU, where they are installed.
 

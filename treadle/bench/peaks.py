@@ -11,15 +11,15 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import IntAttr, IntegerType, MemRefType, VectorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.artifact import MODULE, Artifact
+from treadle.artifact.artifact import MODULE, Artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
-from treadle.compile_request import read_module
+from treadle.compiler.request import read_module
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import DispatchOp, LaunchOp
 from treadle.dialects.location import name_nodes
 from treadle.errors import TreadleError
-from treadle.host import host_target
+from treadle.target.host import host_target
 
 # Which buffers a kernel reads at places that other data says, as gathers do: how much of them, a call decides.
 

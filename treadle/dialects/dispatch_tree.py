@@ -15,7 +15,7 @@ from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.decision_tree import Leaf, Split, Tree, boxes, symbols_of, tree_text
+from treadle.shapes.decision_tree import Leaf, Split, Tree, boxes, symbols_of, tree_text
 
 _EXTENT = re.compile(r"e(\d{1,3})")
 

@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects import get_all_dialects
 from xdsl.ir import Dialect
 
-from treadle.lazy import resolve_value
+from treadle.support.lazy import resolve_value
 
 _DIALECTS: Mapping[str, str] = {
     "scalar": "treadle.dialects.scalar:SCALAR",

@@ -12,7 +12,7 @@ from xdsl.utils.arg_spec import parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from treadle.errors import TreadleError
-from treadle.lazy import resolve_class
+from treadle.support.lazy import resolve_class
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (

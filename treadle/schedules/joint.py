@@ -10,10 +10,10 @@ from itertools import product
 from math import ceil, inf, log, prod
 from typing import Generic, TypeVar
 
-from treadle.decision_tree import Leaf, Split, Tree, boxes, kernel_for, leaves
-from treadle.dynamic_shapes import ExtentExpression
 from treadle.errors import TreadleError
-from treadle.shapes import Dim
+from treadle.shapes.decision_tree import Leaf, Split, Tree, boxes, kernel_for, leaves
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import ExtentExpression
 
 POINTS = 16
 """Points of a range: kernels are chosen by those, and the tree's borders lie between them."""

@@ -17,8 +17,8 @@ from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
-from treadle.extensions import note_source
 from treadle.schedules.gpu_work import GpuWork
+from treadle.support.extensions import note_source
 from treadle.target import Target
 
 # Limits of hardware that a schedule exceeds, as errors that searches can count by limit.

@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from treadle.artifact.manifest import Tensor
 from treadle.errors import TreadleError
-from treadle.manifest import Tensor
-from treadle.shapes import Dim, parse_dim
+from treadle.shapes.dim import Dim, parse_dim
 
 # Calls of a model that is compiled for ranges: the corners and some points between, and inputs for them.
 

@@ -31,15 +31,15 @@ from treadle.bench.model import (
 )
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
-from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
-from treadle.progress import Progress
-from treadle.shapes import Shapes
+from treadle.shapes.dim import Shapes
+from treadle.support.lazy import lazy_module
+from treadle.support.progress import Progress
+from treadle.support.version import __version__
+from treadle.target.host import hardware_of, host_target
 from treadle.tools.arguments import Given, check_of_model, complete, read_inputs, shapes_of_call
 from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
-from treadle.version import __version__
 
 if TYPE_CHECKING:
     from treadle.tools import oracle

@@ -15,22 +15,22 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation
 
 from treadle.api import resolve_target
+from treadle.artifact.manifest import Tensor
+from treadle.artifact.store import Store
 from treadle.backends.interface import file_names
 from treadle.backends.reference.run_module import find_function
-from treadle.compile_options import CompileOptions, parse_convolution, parse_precision
-from treadle.compile_request import CompileRequest, is_ir_file, lowered_module
+from treadle.compiler.request import CompileRequest, is_ir_file, lowered_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.attributes import BlobAttr
 from treadle.dialects.graph.constant import BlobStore, constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.location import ir_text, location_of
 from treadle.errors import TreadleError
-from treadle.manifest import Tensor
 from treadle.passes.entry import ENTRY
-from treadle.publishing import check_replaceable, publish
 from treadle.schedules.search.database_files import open_database
-from treadle.shapes import Dim
-from treadle.store import Store
+from treadle.shapes.dim import Dim
+from treadle.support.publishing import check_replaceable, publish
+from treadle.target.options import CompileOptions, parse_convolution, parse_precision
 from treadle.tools.arguments import complete, read_inputs, shapes_of_call
 from treadle.tools.bisect_search import (
     IMPORT,

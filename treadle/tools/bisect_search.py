@@ -18,19 +18,19 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
-from treadle.artifact_writer import write_artifact
 from treadle.backends.reference.run_module import arguments, find_function, run_module, within_extents
-from treadle.compile_options import CompileOptions
-from treadle.compile_request import CompileRequest
-from treadle.compiler import STAGE_NAMES, STAGES, lower, passes_of
+from treadle.compiler.artifact_writer import write_artifact
+from treadle.compiler.pipeline import STAGE_NAMES, STAGES, lower, passes_of
+from treadle.compiler.request import CompileRequest
 from treadle.dialects.graph import ConstantOp, FusedOp
 from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument, ir_text, verify
 from treadle.passes.schedule.schedule_instantiate import operations_of
-from treadle.progress import Progress, no_progress
+from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 from treadle.tools.compile_command import outputs_of_artifact
 from treadle.tools.oracle import Array, Definition, Expected, compare_all
 from treadle.tuning.child import CallEndedError, Child

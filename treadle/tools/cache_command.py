@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from treadle.artifact.store import KINDS, kind_bytes, store_of
 from treadle.environment import load_environment
-from treadle.store import KINDS, store_of
-from treadle.store_trim import kind_bytes
 
 
 def cache_command(args: argparse.Namespace) -> int:

@@ -18,17 +18,17 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.artifact import MODULE, Artifact
+from treadle.artifact.artifact import MODULE, Artifact
 from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import read_program
-from treadle.compile_request import read_module
-from treadle.decision_tree import Box, boxes, kernel_for, tree_text
+from treadle.compiler.request import read_module
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.dispatch_tree import PredictedAttr
 from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
-from treadle.dynamic_shapes import ExtentExpression
 from treadle.errors import TreadleError
-from treadle.shapes import Dim
+from treadle.shapes.decision_tree import Box, boxes, kernel_for, tree_text
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import ExtentExpression
 from treadle.tools.output import output_stream
 from treadle.tools.report_page import (
     BOTTOM,

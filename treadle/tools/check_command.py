@@ -13,18 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
-from treadle.lazy import lazy_module
+from treadle.support.lazy import lazy_module
+from treadle.target.options import CompileOptions, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
 
 if TYPE_CHECKING:
-    from treadle import api, compile_request
+    from treadle import api
     from treadle.backends.memory import Memory
+    from treadle.compiler import request as compile_request
     from treadle.frontends import onnx
     from treadle.frontends.onnx import NodeReport
 else:
-    api, compile_request = lazy_module("treadle.api"), lazy_module("treadle.compile_request")
+    api, compile_request = lazy_module("treadle.api"), lazy_module("treadle.compiler.request")
     onnx = lazy_module("treadle.frontends.onnx")
 
 

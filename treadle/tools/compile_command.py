@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from treadle.api import compile, resolve_target
-from treadle.artifact import is_artifact
+from treadle.artifact.artifact import is_artifact
 from treadle.backends.c.static_library import check_library, library_files, write_library
-from treadle.compile_options import CompileOptions, parse_convolution
 from treadle.errors import TreadleError
-from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
 from treadle.passes.lower.identifiers import identifier
-from treadle.progress import Progress
-from treadle.publishing import check_replaceable, publish
 from treadle.schedules.search.database_files import open_database
-from treadle.shapes import Shapes
+from treadle.shapes.dim import Shapes
+from treadle.support.lazy import lazy_module
+from treadle.support.progress import Progress
+from treadle.support.publishing import check_replaceable, publish
 from treadle.target import Target
+from treadle.target.options import CompileOptions, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -38,10 +38,11 @@ def outputs_of_artifact(folder: str, emulated: bool, inputs: tuple[Array, ...]) 
 
 
 if TYPE_CHECKING:
-    from treadle import compile_request, compiler
+    from treadle.compiler import pipeline
+    from treadle.compiler import request as compile_request
     from treadle.passes import instruments
 else:  # a model from the cache does not wait for the compiler
-    compile_request, compiler = lazy_module("treadle.compile_request"), lazy_module("treadle.compiler")
+    compile_request, pipeline = lazy_module("treadle.compiler.request"), lazy_module("treadle.compiler.pipeline")
     instruments = lazy_module("treadle.passes.instruments")
 
 
@@ -110,7 +111,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
     printed = args.output == STDOUT
     if not printed:
         check_replaceable(output, _holds_only_ir)
-    compiler.stages_between(None, args.to)
+    pipeline.stages_between(None, args.to)
     target = resolve_target(args.target or "cpu")
     with progress_bar() as progress:
         algorithm = parse_convolution(args.convolution, target.kind)
@@ -126,7 +127,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             constants=read_constants(args.input),
         )
         module = compile_request.lowered_module(request, args.to)
-        compiler.record_stage(module, args.to)
+        pipeline.record_stage(module, args.to)
     text = instruments.ir_text(module)
     if printed:
         print(text, end="")

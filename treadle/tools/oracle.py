@@ -23,9 +23,7 @@ from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
 from treadle.backends.reference.perturbed import limited_by_samples
 from treadle.backends.reference.run_module import bounded_within_extents
-from treadle.compile_options import Precision
-from treadle.compile_request import is_ir_file, read_module
-from treadle.constants import Constants
+from treadle.compiler.request import is_ir_file, read_module
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import KernelOp
@@ -33,7 +31,9 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.inputs import constant_inputs
 from treadle.frontends.onnx.loader import load_model
-from treadle.lazy import lazy_module
+from treadle.shapes.constants import Constants
+from treadle.support.lazy import lazy_module
+from treadle.target.options import Precision
 
 if TYPE_CHECKING:
     from onnx import reference

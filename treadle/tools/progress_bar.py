@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from treadle.progress import Progress, no_progress
+from treadle.support.progress import Progress, no_progress
 from treadle.tools.output import unescaped
 
 PATIENCE = 2.0

@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 from xdsl.dialects.builtin import TensorType
 
-from treadle.decision_tree import tree_text
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import group_of
@@ -23,6 +22,7 @@ from treadle.schedules.search.database import Database, Dispatched, Entry, read_
 from treadle.schedules.search.ledger import Ledger, survey, total
 from treadle.schedules.search.programs import decisions_of, taken
 from treadle.schedules.search.trials import Trial
+from treadle.shapes.decision_tree import tree_text
 from treadle.tuning.tasks import GroupTask
 
 # What a tuning report says, as values: of each group what was tried, what was chosen, and how good the model was.

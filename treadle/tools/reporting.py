@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from treadle.errors import TOO_DEEP, TreadleError
-from treadle.lazy import lazy_module
+from treadle.support.lazy import lazy_module
 from treadle.tools.output import escaped_output
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.interface import file_names
-from treadle.compile_options import DEVICES, parse_precision
-from treadle.constants import Constants
 from treadle.errors import TreadleError
-from treadle.lazy import lazy_module
 from treadle.model import CompiledModel, load
-from treadle.progress import Progress
-from treadle.shapes import Shapes
+from treadle.shapes.constants import Constants
+from treadle.shapes.dim import Shapes
+from treadle.support.lazy import lazy_module
+from treadle.support.progress import Progress
+from treadle.target.options import DEVICES, parse_precision
 from treadle.tools.arguments import Given, check_of_model, complete, inputs_at, points_of, read_inputs, shapes_of_call
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 
 from treadle.api import resolve_target
-from treadle.compile_options import CompileOptions, parse_precision
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
@@ -17,8 +16,9 @@ from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.ledger import Ledger, rejection, rejection_lines
 from treadle.schedules.template import Anchor, Template, values_text
 from treadle.schedules.templates import TEMPLATES
-from treadle.shapes import normalized
+from treadle.shapes.dim import normalized
 from treadle.target import Target
+from treadle.target.options import CompileOptions, parse_precision
 from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask

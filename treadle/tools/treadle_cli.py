@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treadle.compile_options import CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
-from treadle.lazy import lazy_module
+from treadle.support.lazy import lazy_module
+from treadle.support.version import __version__
 from treadle.target import TARGETS
+from treadle.target.options import CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
 from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
-from treadle.version import __version__
 
 if TYPE_CHECKING:
     from treadle.tools import (

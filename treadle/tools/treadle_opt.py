@@ -19,14 +19,14 @@ from xdsl.utils.exceptions import UnregisteredConstructException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from treadle.api import EMULATED
-from treadle.compile_options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
-from treadle.compiler import STAGE_NAMES, lower, record_stage, stages_between
+from treadle.compiler.pipeline import STAGE_NAMES, lower, record_stage, stages_between
 from treadle.dialects.location import LocatedParser, NodePrinter, ir_text
 from treadle.errors import TreadleError
-from treadle.lazy import lazy_module
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
+from treadle.support.lazy import lazy_module
 from treadle.target import Target
+from treadle.target.options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from treadle.api import resolve_target
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.ledger import Ledger, filled, rejection_lines, total
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 from treadle.tools.arguments import parse_shapes, parse_weights, read_constants
 from treadle.tools.output import output_stream, unescaped
 from treadle.tools.report_page import report_page

@@ -14,7 +14,7 @@ from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.program import read_program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp

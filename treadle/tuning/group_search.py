@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from xdsl.parser import Parser
 
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError

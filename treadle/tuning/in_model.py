@@ -26,10 +26,10 @@ from treadle.api import compile as compiled
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import Disturbance, balanced_orders, busy_text, quartiles
 from treadle.bench.peaks import launches_of
-from treadle.constants import Constants
 from treadle.model import CompiledModel, load
 from treadle.schedules.search.database import Database
-from treadle.shapes import Shapes
+from treadle.shapes.constants import Constants
+from treadle.shapes.dim import Shapes
 from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.measure import random_inputs
 from treadle.tuning.tasks import GroupTask

@@ -11,9 +11,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from treadle.compile_options import CompileOptions, parse_precision
-from treadle.compile_request import CompileRequest, lowered_module
-from treadle.constants import Constants
+from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
 from treadle.schedules.joint import Weights
@@ -21,8 +19,10 @@ from treadle.schedules.rules.programs import Rule, programs
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import MISSING, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.shapes import Shapes, normalized
+from treadle.shapes.constants import Constants
+from treadle.shapes.dim import Shapes, normalized
 from treadle.target import Target
+from treadle.target.options import CompileOptions, parse_precision
 from treadle.tuning.candidates import Left
 from treadle.tuning.group_search import Group, Options
 from treadle.tuning.in_model import LEAST_SECONDS, ModelTimer, reserved

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from treadle.decision_tree import kernel_for
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.schedule import MOST_KERNELS
 from treadle.errors import TreadleError
 from treadle.schedules.joint import Point, chosen_dispatch
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Dispatched
+from treadle.shapes.decision_tree import kernel_for
 from treadle.tuning.candidates import Built, Printed
 from treadle.tuning.group_search import LEAST_GAIN, Group
 from treadle.tuning.measure import Timing

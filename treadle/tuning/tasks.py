@@ -37,7 +37,7 @@ from treadle.schedules.search.database import Database, Dispatched
 from treadle.schedules.search.programs import decisions_of, taken, template_program
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
-from treadle.shapes import parse_dim
+from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 from treadle.tuning.workers import Machine, Workers, workers_of
 

@@ -16,12 +16,12 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
-from treadle.artifact_cache import kernel_fingerprint, source_fingerprint
+from treadle.artifact.cache import kernel_fingerprint, source_fingerprint
 from treadle.backends.c.compiler import find_toolchain
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 from treadle.tuning.child import CallEndedError, Child
 
 # An executor of child processes: a call that crashes, or takes too long, ends nothing but itself.

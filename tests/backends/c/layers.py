@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph
 from tests.helpers.winograd import after_graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, BinaryOp, ConvOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target

@@ -22,8 +22,8 @@ from tests.helpers.graphs import Graph, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
 from treadle.backends.c.compiler import Unit, compile_objects
 from treadle.dialects.graph import BinaryOp, ConvOp, LayerNormOp, MatmulOp, ReductionOp, SoftmaxOp, UnaryOp
-from treadle.host import lacks, needs_of
 from treadle.target import TARGETS, Target
+from treadle.target.host import lacks, needs_of
 
 Array = NDArray[Any]
 TARGET_TEXTS = ("avx512", "avx2", "sse2", "cpu{vector_bytes=32 vector_registers=16}")

@@ -19,8 +19,8 @@ from tests.backends.c.toolchains import CLANG, COMMANDS, private_environment
 from tests.helpers.assembly import assembly_of, inner_loops
 from tests.helpers.program_batch import print_program
 from treadle.backends.c.compiler import Unit
-from treadle.host import lacks
 from treadle.target import TARGETS
+from treadle.target.host import lacks
 
 pytestmark = pytest.mark.skipif(bool(lacks("x86_64")), reason="registers of x86-64")
 FOUND = {"gcc": COMMANDS.get("gcc"), "clang": CLANG}

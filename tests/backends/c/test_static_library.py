@@ -22,8 +22,7 @@ from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
 from tests.helpers.waiting import HANGS
 from treadle.backends.c.static_library import _need
-from treadle.cpuid import FEATURES, processor_words
-from treadle.host import CPUINFO, features_of, host_target, needs_of
+from treadle.target.host import CPUINFO, FEATURES, features_of, host_target, needs_of, processor_words
 from treadle.tools.treadle_cli import main
 
 SYSTEM = ("linux-vdso", "libc.so", "libm.so", "libpthread.so", "ld-linux")

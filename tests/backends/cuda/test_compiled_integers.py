@@ -9,7 +9,7 @@ from tests.helpers.graphs import Graph
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target

@@ -22,7 +22,7 @@ from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.cubin import Sass, occupancy
 from treadle.backends.cuda.emulator import Emulator
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph import (
     AttentionOp,

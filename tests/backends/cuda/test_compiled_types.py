@@ -12,7 +12,7 @@ from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import LayerNormOp, MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.templates import TEMPLATES

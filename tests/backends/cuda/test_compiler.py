@@ -9,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from treadle.artifact.store import Store
 from treadle.backends.cuda import compiler
 from treadle.backends.cuda.compiler import NVRTC_WHEELS, Unit, compile_cubin, compile_cubins
 from treadle.errors import TreadleError
-from treadle.store import Store
 from treadle.target import TARGETS, Target
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")

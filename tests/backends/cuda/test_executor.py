@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
-from treadle.artifact import Artifact
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.manifest import Manifest, Tensor
 from treadle.backends import call_lock
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.errors import TreadleError
-from treadle.manifest import Manifest, Tensor
 
 F32 = np.dtype(np.float32)
 X = TensorSpec("x", (2, 3), F32)

@@ -10,7 +10,7 @@ from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Array, Graph, random
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.loop import BarrierOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import TensorType, bf16, f32, i32
 
+from treadle.artifact.store import Store
 from treadle.dialects.graph import BlobAttr, ConstantOp, InlineAttr
 from treadle.dialects.graph.constant import BlobStore, constant_array, constant_attribute, default_store
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
-from treadle.store import Store
 
 ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
 TYPE = TensorType(f32, [4, 6])

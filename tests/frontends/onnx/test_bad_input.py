@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 from tests.frontends.onnx.models import model, node
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.shapes import Shapes
+from treadle.shapes.dim import Shapes
 
 WEIGHT = np.arange(64, dtype=np.float32).reshape(8, 8)
 

@@ -14,9 +14,9 @@ from onnx import ModelProto, TensorProto, helper
 
 import treadle
 from tests.frontends.onnx.models import model, node
+from treadle.artifact.manifest import Source
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
-from treadle.manifest import Source
 
 SECONDS = 30
 WEIGHT = np.arange(64, dtype=np.float32).reshape(8, 8)

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from tests.frontends.onnx.models import model, node
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BroadcastOp, ConstantOp
 from treadle.dialects.location import LocatedParser
 from treadle.dialects.registry import treadle_context

@@ -240,7 +240,7 @@ def test_what_depends_on_the_call_is_refused_by_its_node(nodes: list[NodeProto],
         ({"v": treadle.Dim("v", 1, 8)}, "'v' is no input and no dynamic dimension"),
     ],
 )
-def test_ranges_that_contradict_the_model_or_themselves(shapes: treadle.shapes.Shapes, message: str) -> None:  # pyright: ignore
+def test_ranges_that_contradict_the_model_or_themselves(shapes: treadle.shapes.dim.Shapes, message: str) -> None:  # pyright: ignore
     case = Case([make_node("Add", ["x", "z"], ["y"])], {"x": [3, "w"], "z": ["w"]}, [], [])
     with pytest.raises(TreadleError) as caught:
         treadle.compile(case.model(), shapes=shapes)

@@ -19,7 +19,7 @@ from tests.passes.graph.test_quantized_products import TIE, Layer, exact_sums, i
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.registry import treadle_context
 from treadle.environment import Environment
 from treadle.frontends.onnx import import_model

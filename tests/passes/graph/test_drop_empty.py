@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.compiled import RUNNERS
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     ArgReductionOp,
     AttentionOp,

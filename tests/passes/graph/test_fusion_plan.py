@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 from tests.helpers.graphs import Graph, random
 from tests.helpers.random_graphs import sharing_graph
 from tests.models.catalog import require_model
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     BinaryOp,
     FusedOp,

@@ -11,8 +11,7 @@ from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph, name_arguments, random
 from treadle.backends.reference import evaluate_module
-from treadle.compile_options import CompileOptions, Precision
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     AttentionOp,
     BinaryOp,
@@ -32,6 +31,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import shape_of
 from treadle.target import Target
+from treadle.target.options import CompileOptions, Precision
 
 TOKENS, WIDTH, HEADS = 6, 16, 2
 

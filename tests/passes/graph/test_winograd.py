@@ -13,11 +13,11 @@ from xdsl.ir import SSAValue
 from tests.helpers.graphs import Graph, operators, random
 from tests.helpers.winograd import InTiles, Layer, convolved
 from treadle.backends.reference import evaluate_module
-from treadle.compile_options import CONVOLUTIONS
 from treadle.dialects.graph import ConvOp
 from treadle.dialects.graph.winograd import OUTPUTS, Matrix, filtering
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
+from treadle.target.options import CONVOLUTIONS
 
 LAYERS = {
     "even": Layer((1, 8, 8, 8), 8),

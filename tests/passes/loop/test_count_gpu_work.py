@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, FusedOp, GatherOp, MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

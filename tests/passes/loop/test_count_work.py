@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

@@ -17,7 +17,7 @@ from tests.helpers.sampling import every
 from treadle.api import resolve_target
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     BinaryOp,
     CastOp,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, Operator, PoolOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

@@ -16,13 +16,13 @@ from onnx.numpy_helper import from_array
 
 import treadle
 from tests.helpers.guarded import guarded, guarded_outputs
+from treadle.artifact.manifest import Manifest, Tensor
 from treadle.backends.reference.run_module import run_module
-from treadle.dynamic_shapes import DynamicCalls, ExtentExpression
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
-from treadle.manifest import Manifest, Tensor
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
+from treadle.shapes.dynamic import DynamicCalls, ExtentExpression
 
 Array = NDArray[Any]
 Shape = tuple[int | str, ...]

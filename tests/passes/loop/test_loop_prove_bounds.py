@@ -8,7 +8,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.loop.loop_prove_bounds import LoopProveBoundsPass

@@ -9,7 +9,7 @@ import pytest
 from xdsl.ir import SSAValue
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp, Space
 from treadle.dialects.registry import treadle_context

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from tests.helpers.graphs import Graph
 from treadle.backends.reference.run_module import run_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from tests.helpers.graphs import Graph, random
 from treadle.backends.reference import evaluate_module
 from treadle.backends.reference.run_module import run_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, LayerNormOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.registry import treadle_context

@@ -12,13 +12,12 @@ from xdsl.parser import Parser
 
 import treadle
 from tests.helpers.graphs import Graph
-from treadle.artifact_cache import kernel_fingerprint
-from treadle.compiler import lower
+from treadle.artifact.cache import kernel_fingerprint
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.passes.registry import parse_passes
 from treadle.passes.schedule.instance import group_program
 from treadle.passes.schedule.schedule_select import add_program
@@ -26,6 +25,7 @@ from treadle.schedules.search.database import Database, Record
 from treadle.schedules.search.database_files import slug
 from treadle.schedules.search.programs import decisions_of
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 
 CPU = Target.parse("cpu")
 TUNED = UseAttr.get("matmul_cpu", {"rows": 2, "vectors": 2, "chunk": 6, "pack": True, "passes": 1})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treadle.decision_tree import Leaf, kernel_for, parse_tree
 from treadle.schedules.joint import Chosen, Point, chosen_dispatch
+from treadle.shapes.decision_tree import Leaf, kernel_for, parse_tree
 
 POINTS = [Point((n,), (n,), 0.25) for n in (1, 8, 64, 512)]
 SECONDS = {"large": [4.0, 4.0, 5.0, 40.0], "small": [1.0, 2.0, 20.0, 400.0]}

@@ -9,7 +9,7 @@ import pytest
 
 from treadle.errors import TreadleError
 from treadle.schedules.joint import POINTS, points_of
-from treadle.shapes import Dim
+from treadle.shapes.dim import Dim
 
 SEQ, BATCH, WIDTH = Dim("seq", 1, 512), Dim("batch", 1, 8), Dim("w", 32, 2048, multiple=32)
 

@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tests.helpers.graphs import Graph
 from treadle.backends.reference import evaluate_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     BinaryOp,
     ConvOp,

@@ -9,7 +9,7 @@ from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
 from tests.schedules.row_cases import tensor
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, Operator, SoftmaxOp, UnaryOp, definition
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, ProgramOp

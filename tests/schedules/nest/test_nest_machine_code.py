@@ -6,18 +6,18 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
 from benchmarks.nests import TILES
+from benchmarks.schedule_cases import cases
 from tests.schedules.nest.test_nest import program
 from treadle.backends.cuda.compiler import Cubin, compile_cubin
 from treadle.backends.cuda.cubin import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.target import Target
-from treadle.tools.schedule_cases import cases
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 GPU = Target.parse("sm_80")

@@ -20,7 +20,7 @@ from tests.helpers.program_batch import (
 )
 from tests.schedules.nest.random_nests import Case, convolution, product, scheduled_by
 from tests.schedules.nest.test_nest import program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

@@ -8,7 +8,7 @@ from math import prod
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
 from benchmarks.paper_operators import OPERATORS
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError

@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 
 from tests.helpers.graphs import Graph
 from tests.schedules.rules.scheduled import CPU, GPU, anchor, groups_of, take
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr

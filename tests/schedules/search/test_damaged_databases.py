@@ -15,12 +15,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 import treadle
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of, host_target
 from treadle.passes.schedule.instance import group_program
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
@@ -30,6 +29,7 @@ from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.schedules.search.work import Body, Reuse, Work
 from treadle.target import Target
+from treadle.target.host import hardware_of, host_target
 
 HERE = hardware_of(host_target())
 WORK = Work(4, 1, (Body(8.0, 2.0, 1.0, 1.0),), (Reuse(0.0, 256.0), Reuse(512.0, 64.0)), 4.0)

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr

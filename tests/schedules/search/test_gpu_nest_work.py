@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies
 from tests.helpers.graphs import Graph
 from tests.schedules.nest.random_nests import CASES, Case, convolution, product, scheduled_by
 from tests.schedules.nest.test_nest import program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from tests.helpers.graphs import Graph
 from tests.schedules.nest.test_nest import program
 from tests.schedules.search.test_nest_work import TILED, both, masked, parts
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.schedules.search.predict import cpu_terms

@@ -10,7 +10,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp, i32
 
 from tests.helpers.graphs import Graph
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, TransposeOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from benchmarks.schedule_cases import cases, group_of
 from tests.schedules.search.anchors import ANCHORS, anchor
 from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
@@ -15,7 +16,6 @@ from treadle.schedules.search.sampler import Sampler
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tools.schedule_cases import cases, group_of
 
 GPU = Target.parse("sm_80")
 CPU = Target.parse("cpu")

@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 
 from tests.helpers.graphs import Graph
 from tests.schedules.nest.test_nest import program
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, PoolOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context

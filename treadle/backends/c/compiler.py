@@ -15,13 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.artifact.store import digest, store_of
 from treadle.backends.interface import has_interface
 from treadle.environment import Environment, available_cores, load_environment, with_english_messages
 from treadle.errors import TreadleError
-from treadle.host import native_isa
-from treadle.instruction_sets import INSTRUCTION_SETS, NATIVE
-from treadle.store import digest, store_of
-from treadle.target import TARGETS, Target
+from treadle.target import INSTRUCTION_SETS, NATIVE, TARGETS, Target
+from treadle.target.host import native_isa
 
 # Finding the C compiler, and the flags it is called with.
 

@@ -11,15 +11,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from treadle.artifact import Artifact
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.manifest import WROTE_IT, Tensor
+from treadle.artifact.weights import read_weights
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram, ThreadPool
 from treadle.backends.call_lock import CallLock
 from treadle.backends.interface import TensorSpec, check_interface, manifest_interface
 from treadle.errors import TreadleError
-from treadle.host import lacks
-from treadle.manifest import WROTE_IT, Tensor
-from treadle.weights import read_weights
+from treadle.target.host import lacks
 
 # Loading a shared library from bytes in memory, so that the bytes that were checked are the ones that run.
 

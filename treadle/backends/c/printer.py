@@ -19,7 +19,6 @@ from treadle.backends.c.language import CLanguage
 from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import numbered_constants
-from treadle.decision_tree import Leaf, Tree
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp
 from treadle.dialects.location import NamesNodes, describe_nodes
@@ -27,6 +26,7 @@ from treadle.dialects.loop import MultiplyTilesOp
 from treadle.errors import TreadleError
 from treadle.index.reader import index_bits
 from treadle.passes.lower.identifiers import kernel_identifier
+from treadle.shapes.decision_tree import Leaf, Tree
 
 # The functions of launches as C: treadle_run, and one for each function that a loop or a branch calls.
 

@@ -11,20 +11,20 @@ from textwrap import fill
 
 import numpy as np
 
-from treadle.artifact import Artifact
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor
+from treadle.artifact.weights import ALIGNMENT, FOLDER
 from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import artifact_text
 from treadle.backends.interface import file_names
-from treadle.cpuid import FEATURES
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.manifest import WROTE_IT, Manifest, Tensor
 from treadle.passes.lower.identifiers import UniqueNames, identifier
-from treadle.progress import Progress, no_progress
-from treadle.shapes import Dim, Shapes, normalized
+from treadle.shapes.dim import Dim, Shapes, normalized
+from treadle.support.progress import Progress, no_progress
+from treadle.support.version import __version__
 from treadle.target import TARGETS, Target
-from treadle.version import __version__
-from treadle.weights import ALIGNMENT, FOLDER
+from treadle.target.host import FEATURES
 
 # The header of a C library: what a program needs to know to run the model.
 

@@ -14,9 +14,9 @@ from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.interface import c_definition, file_names
 from treadle.environment import available_cores
 from treadle.errors import TreadleError
-from treadle.host import needs_of
-from treadle.progress import Progress
+from treadle.support.progress import Progress
 from treadle.target import Target
+from treadle.target.host import needs_of
 
 _BATCHES_PER_CORE = 4
 

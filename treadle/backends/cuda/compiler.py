@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from treadle.artifact.store import Store, digest
 from treadle.backends.cuda.cubin import Resources, resources_of
 from treadle.errors import TreadleError, TreadleWarning
-from treadle.store import Store, digest
 from treadle.target import Target
 
 HEADER_NAME = "treadle_cuda.h"

@@ -13,8 +13,8 @@ import numpy as np
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
-from treadle.decision_tree import Dispatch, chosen_launches
 from treadle.errors import TreadleError
+from treadle.shapes.decision_tree import Dispatch, chosen_launches
 
 _ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
 """Kinds of buffers that are ranges of one block of memory, given by their first byte."""

@@ -7,16 +7,16 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from treadle.artifact import Artifact
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.manifest import KernelLaunch, Tensor
+from treadle.artifact.weights import read_weights
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit, compile_cubins
 from treadle.backends.cuda.driver import Driver
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.interface import BufferRef, TensorSpec, check_interface, kernel_interface
 from treadle.errors import TreadleError
-from treadle.manifest import KernelLaunch, Tensor
 from treadle.target import Target
-from treadle.weights import read_weights
 
 
 def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: bool = False) -> CudaProgram:

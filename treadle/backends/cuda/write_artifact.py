@@ -11,6 +11,8 @@ from pathlib import Path
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
 
+from treadle.artifact.manifest import KernelLaunch, Shape3
+from treadle.artifact.store import store_of
 from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, file_names, kernel_interface
@@ -19,9 +21,7 @@ from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.manifest import KernelLaunch, Shape3
-from treadle.progress import Progress
-from treadle.store import store_of
+from treadle.support.progress import Progress
 from treadle.target import Target
 
 _BATCH = 4 * (os.cpu_count() or 1)

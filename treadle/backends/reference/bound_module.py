@@ -14,7 +14,6 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bounded import ARITHMETIC, ROUNDING, Bounded, Format, Running, rounded, together
 from treadle.backends.reference.run_module import arguments, find_function, last_uses
-from treadle.compile_options import Precision
 from treadle.dialects.graph import (
     ArgReductionOp,
     AttentionOp,
@@ -37,6 +36,7 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results, run_control, zeros
 from treadle.errors import TreadleError
+from treadle.target.options import Precision
 
 Array = NDArray[Any]
 

@@ -28,7 +28,6 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, bf16, f16, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.compile_options import EPSILON, Precision
 from treadle.dialects.graph.arithmetic import (
     COMBINE,
     FOLD,
@@ -43,6 +42,7 @@ from treadle.dialects.graph.arithmetic import (
 )
 from treadle.dialects.graph.compute import ReduceOp
 from treadle.dialects.graph.dtypes import integer_dtype_limits, is_float, is_float_dtype, is_integer_dtype, numpy_dtype
+from treadle.target.options import EPSILON, Precision
 
 ROUNDING = 12.0
 """What a rounding that a precision asks for adds to a limit, in halves of an epsilon: its error is uniform in half a

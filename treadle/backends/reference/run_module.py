@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ArrayAttr, MemRefType, ModuleOp, StringAttr, S
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from treadle.artifact.manifest import Tensor
 from treadle.backends.program import (
     BufferRef,
     TensorSpec,
@@ -25,16 +26,15 @@ from treadle.backends.program import (
 from treadle.backends.reference.bounded import Bounded
 from treadle.backends.reference.kernel_operations import is_of_launch
 from treadle.backends.reference.kernels import Kernel
-from treadle.decision_tree import kernel_for
 from treadle.dialects import host, loop
 from treadle.dialects.graph import FusedOp, IfOp, LoopOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_results, run_arrays
-from treadle.dynamic_shapes import OutputExtents
 from treadle.errors import TreadleError
-from treadle.manifest import Tensor
 from treadle.passes.graph.definition_analysis import shape_of
 from treadle.passes.loop.loop_dense_arguments import Part, parts_of
+from treadle.shapes.decision_tree import kernel_for
+from treadle.shapes.dynamic import OutputExtents
 
 # Inputs and outputs that hold the elements of a call alone, beside the largest shapes that callers know.
 

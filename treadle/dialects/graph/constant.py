@@ -15,12 +15,12 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, result_def, t
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.artifact.store import Store, store_of
 from treadle.dialects.graph.attributes import INLINE_LIMIT, BlobAttr, InlineAttr, digest_of
 from treadle.dialects.graph.dtypes import byte_width, is_supported, numpy_dtype
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.private_files import is_private_file
-from treadle.store import Store, store_of
+from treadle.support.files import is_private_file
 
 
 @irdl_op_definition

@@ -13,8 +13,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.decision_tree import Tree
 from treadle.dialects.dispatch_tree import PredictedAttr, Prediction, TreeAttr
+from treadle.shapes.decision_tree import Tree
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 _BOOL = IntegerType(1)

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from xdsl.dialects.builtin import StringAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.constants import Constants
+from treadle.artifact.store import StoreError
 from treadle.dialects.graph import BinaryOp, ConstantOp, Operator, UnaryOp
 from treadle.dialects.graph.dtypes import byte_width, element_type
 from treadle.dialects.graph.operation_count import count_operations
@@ -23,7 +23,7 @@ from treadle.frontends.onnx.importer import GraphWalk, live_nodes
 from treadle.frontends.onnx.inputs import Shapes
 from treadle.frontends.onnx.loader import LoadedModel, load_model, node_context, node_label, opset_versions
 from treadle.frontends.onnx.tensor_data import DTYPES
-from treadle.store import StoreError
+from treadle.shapes.constants import Constants
 
 Verdict = Literal["supported", "unsupported", "unknown"]
 

@@ -18,13 +18,13 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
-from treadle.extensions import note_added
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import Extent
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Node, ValueNeeded
 from treadle.frontends.onnx.tensor_data import DTYPES
 from treadle.index.expr import Expr
+from treadle.support.extensions import note_added
 
 _ELEM_TYPES = {dtype: number for number, dtype in DTYPES.items()}
 _OF_WHAT_IS_UNSUPPORTED = ("Bernoulli", "SequenceMap")

@@ -25,7 +25,6 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.constants import Constants, normalized_constants
 from treadle.dialects.graph.control import called_names
 from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import MAX_WRITTEN_OUT
@@ -57,7 +56,8 @@ from treadle.frontends.onnx.loader import (
 )
 from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
 from treadle.frontends.onnx.tensor_data import to_array
-from treadle.shapes import Shapes
+from treadle.shapes.constants import Constants, normalized_constants
+from treadle.shapes.dim import Shapes
 
 
 def import_model(

@@ -20,7 +20,7 @@ from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, bounds_of, expression_of
 from treadle.frontends.onnx.tensor_data import dtype_of
 from treadle.index.expr import Expr
-from treadle.shapes import Dim, Shapes, normalized
+from treadle.shapes.dim import Dim, Shapes, normalized
 
 # Inputs of a model that a caller fixes to values: they are constants of the graph, and no inputs of a call.
 

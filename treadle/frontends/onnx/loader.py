@@ -13,7 +13,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetId
 
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.tensor_data import ExternalFiles, refuse_foreign_file
-from treadle.regular_files import MODEL_BYTES, read_regular
+from treadle.support.files import MODEL_BYTES, read_regular
 
 # The size of a model after the calls of its own functions are inlined.
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from treadle.confined_files import Confinement
+from treadle.artifact.manifest import Source
 from treadle.dialects.graph.dtypes import MAX_RANK
 from treadle.errors import TreadleError
-from treadle.manifest import Source
+from treadle.support.files import Confinement
 
 # What a file is that is no ONNX model, by its first bytes.
 

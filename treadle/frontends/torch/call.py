@@ -19,9 +19,9 @@ from xdsl.ir import Attribute
 from treadle.dialects.graph.dtypes import check_rank, element_type
 from treadle.dialects.location import node_location
 from treadle.errors import TreadleError
-from treadle.extensions import note_added
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Array
+from treadle.support.extensions import note_added
 
 # PyTorch's tensors and types as NumPy's.
 

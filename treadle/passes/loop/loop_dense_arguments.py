@@ -37,7 +37,7 @@ from treadle.passes.graph.graph_demand import Extents, extents_of
 from treadle.passes.loop.demanded_levels import read_extent
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.kernels import constant_index
-from treadle.shapes import parse_dim
+from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 
 # Accesses of arguments without gaps: what is proved to lie within the extents of a call, and what has to be tested.

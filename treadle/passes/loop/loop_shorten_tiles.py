@@ -12,7 +12,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.decision_tree import boxes
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph import DemandedAttr
 from treadle.dialects.graph.fused import Constraint
@@ -28,6 +27,7 @@ from treadle.passes.loop.demanded_levels import constraint_on, is_accessed_by_el
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.schedules.register_tile import SHORT_HEIGHTS
+from treadle.shapes.decision_tree import boxes
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.artifact_cache import kernel_fingerprint
+from treadle.artifact.cache import kernel_fingerprint
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.location import location_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.host import hardware_of
 from treadle.passes.graph.graph_demand import Extents, demand_within, enclosing_function, extents_of
 from treadle.passes.schedule.instance import (
     SYMBOLS,
@@ -45,8 +44,9 @@ from treadle.schedules.search.work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
-from treadle.shapes import parse_dim
+from treadle.shapes.dim import parse_dim
 from treadle.target import Target
+from treadle.target.host import hardware_of
 
 # Which kernels a product of a ranged model gets: those that a cost model predicts to be worth dispatching among.
 

@@ -26,17 +26,17 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.parser import Parser
 
-from treadle.decision_tree import Tree
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TOO_DEEP, TreadleError
-from treadle.regular_files import read_regular
 from treadle.schedules.search.database_files import ACCEPTED, MOST_ENTRY_BYTES, DatabaseFiles, slug
 from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, real, seconds_of, trial_lines
 from treadle.schedules.search.work import Work
+from treadle.shapes.decision_tree import Tree
+from treadle.support.files import read_regular
 from treadle.target import Target
 
 # Files to which lines are appended, and which hold whole lines whatever happens: a killed writer, a full disk.

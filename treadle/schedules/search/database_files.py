@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.errors import TreadleError
-from treadle.regular_files import read_regular
+from treadle.support.files import read_regular
 
 _WORDS = re.compile(r"[^a-z0-9]+")
 ACCEPTED = "a file that `treadle tune` wrote"

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
-from treadle.regular_files import open_regular
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
 from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.work import Body, Reuse, Work
+from treadle.support.files import open_regular
 
 # Numbers of records, which are text that anybody can edit: what no search writes is refused before it is computed
 # with.

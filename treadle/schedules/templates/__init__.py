@@ -1,6 +1,5 @@
 """The templates, and the order in which they are tried by default."""
 
-from treadle.extensions import watch
 from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
@@ -20,6 +19,7 @@ from treadle.schedules.templates.transpose_cuda import TransposeCuda
 from treadle.schedules.templates.window_cpu import WindowCpu
 from treadle.schedules.templates.window_cuda import WindowCuda
 from treadle.schedules.templates.winograd_cpu import WinogradCpu
+from treadle.support.extensions import watch
 
 TEMPLATES: dict[str, Template] = {
     template.name: template

@@ -17,10 +17,9 @@ from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import KernelOp, TileRows
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.matrix_units import MatrixUnit
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
-from treadle.target import Target
+from treadle.target import MatrixUnit, Target
 
 # Where the rows of a convolution's tiles lie: pixels of an image, or of a block's copy of some of its rows.
 #

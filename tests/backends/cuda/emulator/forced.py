@@ -12,7 +12,7 @@ from xdsl.ir import Block, Region, SSAValue
 
 from tests.helpers.graphs import Graph, random
 from tests.schedules import attention_cases
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, YieldOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context

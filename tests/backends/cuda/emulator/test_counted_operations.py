@@ -11,7 +11,7 @@ from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.emulator import Counters, Emulator
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.emulator.instrument import counts_operations
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.dialects.registry import treadle_context
 from treadle.environment import Environment

@@ -19,7 +19,8 @@ from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.emulator_cache import cache_with_emulator
 from tests.helpers.graphs import Array, Graph, random
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, value
-from treadle.artifact import Artifact, file_digest
+from treadle.artifact.artifact import Artifact, file_digest
+from treadle.artifact.manifest import KernelLaunch
 from treadle.backends.cuda import compiler
 from treadle.backends.cuda.emulator import CHECKS, Finding
 from treadle.backends.cuda.open_artifact import text_of
@@ -27,7 +28,6 @@ from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_i
 from treadle.backends.reference import evaluate_module
 from treadle.dialects.graph import MatmulOp, SoftmaxOp
 from treadle.errors import TreadleError, TreadleWarning
-from treadle.manifest import KernelLaunch
 from treadle.tools.treadle_cli import main
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)

@@ -11,7 +11,7 @@ import treadle
 from tests.helpers.graphs import name_arguments
 from tests.passes.graph.test_transformer_layer import Layer, bert, gpt
 from treadle.backends.reference import evaluate_module
-from treadle.compile_options import EPSILON, Precision
+from treadle.target.options import EPSILON, Precision
 
 
 @pytest.mark.parametrize(("write", "precision"), [(bert, "f16"), (gpt, "bf16")])

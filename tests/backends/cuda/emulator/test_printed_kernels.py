@@ -12,7 +12,7 @@ from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, PoolOp, ReductionOp, SoftmaxOp, TransposeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.environment import Environment

@@ -16,7 +16,7 @@ from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (
     ArgReductionOp,
     BinaryOp,

@@ -22,8 +22,7 @@ from tests.helpers.limits import assert_within, limits_of_template
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.reference import evaluate_module
-from treadle.compile_options import parse_precision
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, MatmulOp, PadOp, PoolOp, SliceOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context
@@ -32,6 +31,7 @@ from treadle.environment import Environment
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
+from treadle.target.options import parse_precision
 
 TARGET = Target.parse("sm_80")
 FEWEST = 30

@@ -47,7 +47,7 @@ from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.cuda.pycuda_driver import PycudaDriver
 from treadle.backends.program import read_program
 from treadle.backends.reference import evaluate_module
-from treadle.compiler import lower
+from treadle.compiler.pipeline import lower
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target
 

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import gpu_first, gpu_spaces, space_kernels
 from benchmarks.gpu import main as gpu_bench
+from benchmarks.schedule_cases import Case, cases
 from tests.backends.cuda.conformance.accuracy import assert_agrees
 from tests.backends.cuda.conformance.cases import CASES as FUNCTIONS
 from tests.backends.cuda.conformance.cases import all_kernels
@@ -24,7 +25,6 @@ from treadle.backends.cuda import write_artifact
 from treadle.backends.cuda.compiler import Cubin, Unit
 from treadle.backends.cuda.executor import Launch
 from treadle.target import Target
-from treadle.tools.schedule_cases import Case, cases
 
 
 def functions_of_the_header_run_as_on_a_gpu() -> None:

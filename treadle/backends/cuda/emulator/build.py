@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.artifact.store import digest, store_of
 from treadle.backends.c.compiler import Toolchain, call, failure, find_toolchain
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.compiler import HEADER
 from treadle.backends.cuda.emulator.instrument import counts_operations, with_counts
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
-from treadle.store import digest, store_of
 
 # What the emulator reads in a CUDA text before compiling it: kernels, parameter names, dynamic shared memory.
 

@@ -14,9 +14,9 @@ from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import LIMIT, Emulator, check_limit
 from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.interface import BufferRef
-from treadle.decision_tree import Dispatch, chosen_launches
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
+from treadle.shapes.decision_tree import Dispatch, chosen_launches
 
 # Options of a model that runs on the emulator.
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from treadle.artifact import Artifact
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.manifest import KernelLaunch
+from treadle.artifact.weights import read_weights
 from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.reports import Report
@@ -16,8 +18,6 @@ from treadle.backends.cuda.open_artifact import text_of
 from treadle.backends.interface import BufferRef, check_source
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
-from treadle.manifest import KernelLaunch
-from treadle.weights import read_weights
 
 Array = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ from onnx import GraphProto
 from xdsl.dialects.func import ReturnOp
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.artifact.store import StoreError
 from treadle.dialects.graph import (
     BinaryOp,
     BitcastOp,
@@ -44,7 +45,6 @@ from treadle.frontends.onnx.converters.data_loops import (
 from treadle.frontends.onnx.functions import FoundInBody, IteratedValue, converts
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Aside, Node, ValueNeeded
-from treadle.store import StoreError
 
 MOST_WRITTEN = 64
 """Nodes of a loop's body, times its iterations, that are written out.

@@ -9,8 +9,8 @@ from math import prod
 from pathlib import Path
 
 import treadle
+from treadle.artifact.manifest import KernelLaunch
 from treadle.backends.cuda.emulator.build import kernels
-from treadle.manifest import KernelLaunch
 
 Extents = tuple[int, ...]
 

@@ -1,0 +1,87 @@
+"""The generated parts of docs/embedding.md: the example, what it prints, errors, and the public names."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import treadle
+from docs.build.architecture import ROOT, Excerpts, rewrite
+from docs.build.excerpts import block, shortened
+from treadle import ir, onnx_backend
+from treadle.errors import TreadleError
+from treadle.tools.reporting import run_reporting
+
+DOCUMENT = "docs/embedding.md"
+EXAMPLE = ROOT / "examples" / "embed_model.py"
+
+REJECTED = (
+    "func.func @layer(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}",
+    "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {\n  func.return %x : tensor<?xf32>\n}",
+    "func.func @main(%x: tensor<4xi3>) -> tensor<4xi3> {\n  func.return %x : tensor<4xi3>\n}",
+    "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %y = math.exp %x : tensor<4xf32>\n"
+    "  func.return %y : tensor<4xf32>\n}",
+)
+"""Modules that the pipeline cannot take."""
+
+
+def main() -> int:
+    """Rewrites the document; prints whether it changed."""
+    return run_reporting("render_embedding", lambda: rewrite({DOCUMENT: EXCERPTS}))
+
+
+def _layer() -> str:
+    """The example up to the function that builds the model, and how it is compiled."""
+    source = EXAMPLE.read_text()
+    begin, end = source.index("import numpy"), source.index("def decisions")
+    return f"```python\n{source[begin:end]}model = treadle.compile(layer())\n```\n"
+
+
+def _decision() -> str:
+    example: dict[str, Any] = runpy.run_path(str(EXAMPLE))
+    text = example["decisions"](example["layer"]())
+    return f"```mlir\n{shortened(block(text, 'graph.fused'), 1, 1).rstrip()}\n```\n"
+
+
+def _errors() -> str:
+    return "```\n" + "".join(f"{_rejection(text)}\n" for text in REJECTED) + "```\n"
+
+
+def _rejection(text: str) -> str:
+    try:
+        ir.check(ir.parse(text, "layer.mlir"))
+    except TreadleError as error:
+        return str(error)
+    raise AssertionError(f"taken: {text}")
+
+
+def _public() -> str:
+    lines = ["| name | what |", "|---|---|"]
+    for module in (treadle, ir, onnx_backend):
+        names = [name for name in module.__all__ if not name.startswith("__")]
+        lines += [f"| `{module.__name__}.{name}` | {_summary(module, name)} |" for name in sorted(names, key=str.lower)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(module: ModuleType, name: str) -> str:
+    """The first sentence of what a public name says of itself."""
+    value: Callable[..., object] | tuple[str, ...] = getattr(module, name)
+    text = inspect.getdoc(value) if callable(value) else f"{', '.join(f'`{each}`' for each in value)}."
+    assert text, f"{name} has no docstring"
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".").replace("|", "\\|")
+
+
+EXCERPTS: Excerpts = {
+    "embedded layer": _layer,
+    "embedded decision": _decision,
+    "embedding errors": _errors,
+    "public names": _public,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

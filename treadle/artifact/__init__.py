@@ -1,0 +1,1 @@
+"""What a compiled model is on disk, and the cache that keeps it."""

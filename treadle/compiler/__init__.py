@@ -1,0 +1,1 @@
+"""The stages that lower a model, and what asks for them."""

@@ -1,0 +1,350 @@
+"""The whole pipeline: from an imported graph to code, as named stages in order.
+
+Each stage is a list of ordinary passes, each with the reason for its position. At a stage's border a table
+(`treadle/passes/instruments.py`) says what may remain; what a stage left, saved as text, can be resumed there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import DiagnosticException
+
+from treadle.errors import TOO_DEEP, TreadleError
+from treadle.passes.entry import check_sizes
+from treadle.passes.instruments import Instrument, check_legal
+from treadle.passes.registry import parse_passes, unknown
+from treadle.target import Target, TargetKind
+from treadle.target.options import CompileOptions
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of a stage; TARGET in `spec` stands for the target's text, other words in capitals for options."""
+
+    spec: str
+    why: str
+    only: TargetKind | None = None
+    """The kind of target that needs it; None means every one."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive passes with one purpose."""
+
+    name: str
+    purpose: str
+    steps: tuple[Step, ...]
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("import", "The model as graph operators, as the frontend writes it.", ()),
+    Stage(
+        "graph",
+        "Fewer and simpler operators.",
+        (
+            Step(
+                "graph-inline-control",
+                "First: later passes would work on functions that are dropped here.",
+                only="cuda",
+            ),
+            Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
+            Step(
+                "graph-quantized-products{target=TARGET}",
+                "Before constants are folded, which would dequantise weights.",
+            ),
+            Step(
+                "graph-float-convolutions{target=TARGET}",
+                "What the last pass made is known to be products of bytes; the others are convolutions like any.",
+            ),
+            Step(
+                "graph-fold-constants",
+                "Exporters leave shape arithmetic that no later pass should meet.",
+                only="cpu",
+            ),
+            Step("graph-fold-constants{keep-tied=true}", "As on the CPU, but tied weights stay one copy.", only="cuda"),
+            Step(
+                "graph-simplify",
+                "Batch norms and scales vanish into weights, which must be constants by now.",
+            ),
+            Step(
+                "graph-recognize",
+                "Of simplified graphs, fewer patterns have to be matched; whole operators have templates.",
+            ),
+            Step(
+                "graph-mixed-precision{precision=PRECISION}", "On whole operators, which say where precision matters."
+            ),
+            Step("graph-decompose-attention{target=TARGET}", "Where no template schedules attention whole."),
+            Step("graph-decompose", "Operators without a template become operators that have one."),
+            Step(
+                "graph-channels-last",
+                "After scales went into the filters, so that 16-byte copies take consecutive channels.",
+                only="cuda",
+            ),
+            Step(
+                "graph-widen-convolutions{target=TARGET}",
+                "Those that will be no products, before their images get blocks of vectors of f32.",
+                only="cpu",
+            ),
+            Step(
+                "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
+                "After scales went into the filters; later passes see products, and definitions.",
+                only="cpu",
+            ),
+            Step(
+                "graph-conv-to-matmul{pad=true}",
+                "What is left; a stored border of zeros needs no predicates.",
+                only="cpu",
+            ),
+            Step(
+                "graph-fold-constants",
+                "The last pass transposes filters, which are constants.",
+                only="cpu",
+            ),
+            Step(
+                "graph-fold-constants{keep-tied=true}",
+                "The last pass transposes filters, which are constants.",
+                only="cuda",
+            ),
+            Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
+            Step("graph-deduplicate", "The next pass finds products of one operand by that operand."),
+            Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
+            Step(
+                "graph-mixed-precision{precision=PRECISION}",
+                "Marks the products that the last passes made.",
+                only="cuda",
+            ),
+            Step(
+                "graph-pack-tiles{target=TARGET}",
+                "Products by constants, where the core has a unit for tiles of narrow types.",
+                only="cpu",
+            ),
+            Step(
+                "graph-multiply-bytes{target=TARGET}",
+                "As the last pass, for tensor cores; nothing behind it looks at constants.",
+                only="cuda",
+            ),
+            Step(
+                "graph-widen-matmuls",
+                "The CPU's templates sum in f32 only; narrower types are for storage.",
+                only="cpu",
+            ),
+            Step(
+                "graph-pack-weights{target=TARGET}",
+                "Last, when every product exists; packed panels are read as consecutive vectors.",
+                only="cpu",
+            ),
+        ),
+    ),
+    Stage(
+        "define",
+        "Every operator but matmul of floats, attention and Winograd's convolution as its definition.",
+        (
+            Step("graph-define", "Fusion depends on definitions, not on names of operators."),
+            Step("graph-merge-rows", "Before graph-inline moves definitions through reshapes, which hides their rows."),
+            Step("graph-inline", "Elementwise chains become one definition before groups are formed."),
+        ),
+    ),
+    Stage(
+        "fuse",
+        "Groups of one anchor with its prologues and epilogues.",
+        (
+            Step(
+                "graph-fuse{target=TARGET explain=EXPLAIN}",
+                "Needs definitions, of which it computes whether they are injective or bijective.",
+            ),
+            Step("graph-demand", "What is stored is known now; where extents are data, not all of it is needed."),
+        ),
+    ),
+    Stage(
+        "schedule",
+        "A decision for every group, as an attribute.",
+        (
+            Step(
+                "schedule-select{target=TARGET database=DATABASE}",
+                "The last stage whose text a decision can be edited in.",
+            ),
+        ),
+    ),
+    Stage(
+        "kernels",
+        "One kernel a group.",
+        (
+            Step(
+                "schedule-instantiate{target=TARGET}",
+                "Each decision's template builds the kernel of the anchor.",
+            ),
+            Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
+            Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
+            Step("loop-trim", "Every store is there, at the indices of the tensors that are demanded in part."),
+            Step("loop-end-sums", "Masks are predicates of loads now; loops have no copies yet."),
+            Step("loop-shorten-tiles", "What is left computes whole tiles.", only="cpu"),
+            Step(
+                "loop-dense-arguments{target=TARGET}",
+                "It is known where loops end, which proves most accesses; @main still has its extents.",
+                only="cpu",
+            ),
+        ),
+    ),
+    Stage(
+        "plan",
+        "Kernels by themselves, and a program that launches them on planned memory.",
+        (
+            Step(
+                "memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"
+            ),
+            Step(
+                "memory-plan{alignment=256 copy-threads=256}",
+                "As on the CPU, with buffers aligned for a GPU and copies of 256 threads.",
+                only="cuda",
+            ),
+        ),
+    ),
+    Stage(
+        "loops",
+        "Kernels as loops over flat buffers.",
+        (
+            Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
+            Step("loop-flatten", "Linear addresses: strides multiply back what reshapes divided."),
+            Step("loop-delinearize", "Loops over several dimensions at once are split by the divisions that remain."),
+            Step(
+                "loop-lower-copies", "After fusion of prologues, it is known which copies only move data.", only="cuda"
+            ),
+            Step("loop-simplify-index", "Fusion left divisions, remainders and predicates that ranges decide."),
+            Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps outside of its loops."),
+            Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses.", only="cpu"),
+            Step(
+                "loop-vectorize-accesses",
+                "Contiguity is found in simplified addresses; up to 16 bytes an access.",
+                only="cuda",
+            ),
+            Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
+            Step("loop-simplify-index", "Vectorisation writes new addresses, of vectors.", only="cuda"),
+            Step("loop-unroll{target=TARGET}", "After vectorisation, which shortens loops."),
+        ),
+    ),
+    Stage(
+        "lower",
+        "What the target's printer accepts.",
+        (
+            Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too."),
+            Step(
+                "loop-prefetch",
+                "What is asked for may be out of bounds.",
+                only="cpu",
+            ),
+            Step("loop-halve-tiles{target=TARGET}", "After every pass that counts what loops read.", only="cpu"),
+            Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
+            Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
+            Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),
+            Step("loop-to-c", "Blocks are distributed among the pool's threads.", only="cpu"),
+            Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names.", only="cuda"),
+        ),
+    ),
+)
+"""Every stage, in order; printing text and compiling it follow (`treadle/compiler/artifact_writer.py`)."""
+
+STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+RECORD = "treadle.stage"
+"""The attribute of a written module that names the stage that left it."""
+
+
+@functools.cache
+def passes_of(stage: Stage, target: Target, options: CompileOptions | None = None) -> tuple[ModulePass, ...]:
+    """The passes of a stage for a target (with default options unless some are given), ready to run."""
+    # A string, since the text of a target has braces. It is put in last: it may hold any word.
+    words = (options or CompileOptions()).words() | {"TARGET": f'"{target}"'}
+    specs = ",".join(step.spec for step in stage.steps if step.only in (None, target.kind))
+    for word, meaning in words.items():
+        specs = specs.replace(word, meaning)
+    return parse_passes(specs)
+
+
+def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
+    """The stages that follow `after` (None: from the first) up to and including `to` (None: to the last).
+
+    Raises TreadleError for a name that is no stage, and where `to` comes before `after`.
+    """
+    start = 0 if after is None else _position(after) + 1
+    end = len(STAGES) if to is None else _position(to) + 1
+    if end < start:
+        raise TreadleError(f"stage '{to}' comes before '{after}'", "pipeline", STAGE_NAMES[start:])
+    return STAGES[start:end]
+
+
+def stage_of(module: ModuleOp, after: str | None = None) -> str | None:
+    """The stage that left a module: what its attribute `treadle.stage` says, else `after`.
+
+    TreadleError where either names no stage, and where they name different ones.
+    """
+    recorded = module.attributes.get(RECORD)
+    if after is not None:
+        _position(after)
+    if recorded is None:
+        return after
+    name = recorded.data if isinstance(recorded, StringAttr) else str(recorded)
+    _position(name)
+    if after not in (None, name):
+        raise TreadleError(f"stage '{name}' left the module, not '{after}'", "pipeline", f"'{name}', or no stage")
+    return name
+
+
+def record_stage(module: ModuleOp, stage: str) -> None:
+    """Notes in a module that is to be written which stage left it, so that it can be resumed without saying so."""
+    module.attributes[RECORD] = StringAttr(stage)
+
+
+def lower(
+    context: Context,
+    module: ModuleOp,
+    target: Target,
+    *,
+    after: str | None = None,
+    to: str | None = None,
+    instruments: Sequence[Instrument] = (),
+    options: CompileOptions | None = None,
+) -> None:
+    """Runs the stages after `after` (default: the one that the module was written after) up to `to` on `module`, in
+    place, and checks every border.
+
+    Raises TreadleError where a pass fails or leaves what may not remain, naming the pass and the operation.
+    """
+    after = stage_of(module, after)
+    if after is None:
+        check_sizes(module)
+    else:
+        check_legal(module, after, target.kind)
+    module.attributes.pop(RECORD, None)
+    for stage in stages_between(after, to):
+        for step in passes_of(stage, target, options):
+            _run(context, module, stage, step, instruments)
+        check_legal(module, stage.name, target.kind)
+
+
+def _run(context: Context, module: ModuleOp, stage: Stage, step: ModulePass, instruments: Sequence[Instrument]) -> None:
+    for instrument in instruments:
+        instrument.before(stage.name, step, module)
+    try:
+        step.apply(context, module)
+    except DiagnosticException as error:
+        raise TreadleError(str(error).splitlines()[0], f"pass '{step.name}'") from error
+    except TreadleError:
+        raise
+    except RecursionError as error:
+        raise TreadleError("the IR nests too deeply", f"pass '{step.name}'", TOO_DEEP) from error
+    except Exception as error:
+        error.add_note(f"in pass '{step.name}' of stage '{stage.name}'")
+        raise
+    for instrument in instruments:
+        instrument.after(stage.name, step, module)
+
+
+def _position(name: str) -> int:
+    if name not in STAGE_NAMES:
+        raise unknown("stage", name, STAGE_NAMES)
+    return STAGE_NAMES.index(name)

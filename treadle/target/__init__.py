@@ -1,0 +1,22 @@
+"""What is compiled for: hardware as data, this machine's, and the options of a compilation."""
+
+from treadle.target.description import (
+    AMX,
+    INSTRUCTION_SETS,
+    KIB,
+    KINDS,
+    MATRIX_UNITS,
+    NATIVE,
+    NO_UNIT,
+    TARGETS,
+    VNNI,
+    VNNI_BF16,
+    MatrixUnit,
+    Target,
+    TargetKind,
+)
+
+__all__ = [
+    "AMX", "INSTRUCTION_SETS", "KIB", "KINDS", "MATRIX_UNITS", "NATIVE", "NO_UNIT", "TARGETS", "VNNI", "VNNI_BF16",
+    "MatrixUnit", "Target", "TargetKind",
+]  # fmt: skip
