@@ -1,6 +1,4 @@
-"""Calls of a ranged model that stand for all of them: values of its symbols, spread over the range or as often as they
-occur.
-"""
+"""One set of kernels for several shapes of an operator: which kernels, and which of them for which shape."""
 
 from __future__ import annotations
 
@@ -14,6 +12,9 @@ from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Leaf, Split, Tree, boxes, kernel_for, leaves
 from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import ExtentExpression
+
+# Calls of a ranged model that stand for all of them: values of its symbols, spread over the range or as often as they
+# occur.
 
 POINTS = 16
 """Points of a range: kernels are chosen by those, and the tree's borders lie between them."""

@@ -1,4 +1,4 @@
-"""Reading files that others may have put there: a FIFO and a device are refused."""
+"""Opening files that untrusted input names, that others may have put there, or that only this user may change."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from treadle.errors import TreadleError
+
+# Reading files that others may have put there: a FIFO and a device are refused.
 
 MODEL_BYTES = 2**31 - 1
 """What a model's file may have: protobuf has no larger messages, and weights may lie in files beside it."""

@@ -1,4 +1,4 @@
-"""Shapes, and how often they occur, on the command line."""
+"""What the command line says of a model's inputs: shapes, values, and calls along a range."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim, parse_dim
 
 # Calls of a model that is compiled for ranges: the corners and some points between, and inputs for them.
+
+# Shapes, and how often they occur, on the command line.
 
 Array = NDArray[Any]
 Values = Mapping[str, int]

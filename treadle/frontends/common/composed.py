@@ -1,4 +1,4 @@
-"""Activation functions of several operators."""
+"""What converters write in simpler operators: activations, softmax, normalisations, products, remainders."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import range_of
 from treadle.frontends.common.result_extents import symbols_in
+
+# Activation functions of several operators.
 
 
 def softplus(g: GraphBuilder, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Elements at indices that are data."""
+"""Elements at indices that are data: gathered, ranked, summed so far, chosen, scattered."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from treadle.frontends.common.extent import MERGED, Extent, Symbolic, bound_of, 
 from treadle.frontends.common.tensor import Reserves
 
 # Elements by their rank.
+
+
+# Elements at indices that are data.
 
 
 def ordered(node: Reserves, g: GraphBuilder, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,4 @@
-"""Shape arithmetic in floats: numbers that are known for every value of the symbols.
-
-A symbol has finitely many values. A number that is computed from extents by float arithmetic is the array of what NumPy
-computes, in the type of the tensor, at each of them. Cast back to integers, it is an extent again if some quotient
-`(a * symbol + b) // d` is the same number at every value.
-"""
+"""Positions in floats that are known for every value of the symbols, and where Resize reads."""
 
 from __future__ import annotations
 
@@ -24,6 +19,12 @@ from treadle.index.expr import Atom, Expr, Var, floordiv, var
 #
 # Source: the specification of Resize, and Keys, "Cubic convolution interpolation for digital image processing", IEEE
 # Transactions on Acoustics, Speech, and Signal Processing 29(6), 1981.
+
+# Shape arithmetic in floats: numbers that are known for every value of the symbols.
+#
+# A symbol has finitely many values. A number that is computed from extents by float arithmetic is the array of what
+# NumPy computes, in the type of the tensor, at each of them. Cast back to integers, it is an extent again if some
+# quotient `(a * symbol + b) // d` is the same number at every value.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

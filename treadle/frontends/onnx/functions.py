@@ -1,7 +1,4 @@
-"""The definitions that ONNX gives operators by means of others: the bodies of its functions.
-
-An operator without a converter is imported by the nodes of its body, where it has one.
-"""
+"""Operators that ONNX or a model defines by others, functions of loops, and the registry of converters."""
 
 from __future__ import annotations
 
@@ -25,6 +22,10 @@ from treadle.frontends.onnx.node import Node, ValueNeeded
 from treadle.frontends.onnx.tensor_data import DTYPES
 from treadle.index.expr import Expr
 from treadle.support.extensions import note_added
+
+# The definitions that ONNX gives operators by means of others: the bodies of its functions.
+#
+# An operator without a converter is imported by the nodes of its body, where it has one.
 
 _ELEM_TYPES = {dtype: number for number, dtype in DTYPES.items()}
 _OF_WHAT_IS_UNSUPPORTED = ("Bernoulli", "SequenceMap")

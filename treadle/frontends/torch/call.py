@@ -1,4 +1,4 @@
-"""A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node."""
+"""A node as its converter sees it: its arguments by name, types, errors; and the registry of converters."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from treadle.frontends.common.extent import Array
 from treadle.support.extensions import note_added
 
 # PyTorch's tensors and types as NumPy's.
+
+# A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node.
 
 DTYPES: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.float16: np.dtype(np.float16),

@@ -1,4 +1,4 @@
-"""Operands of integer products that are bytes, less a zero point."""
+"""Products for a CPU core's matrix unit: what is known of operands of bytes, and constants in panels."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import moves_data
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, shape_of, tensor
+
+# Operands of integer products that are bytes, less a zero point.
 
 BYTES = (i8, ui8)
 

@@ -1,4 +1,4 @@
-"""Buffers of a launch: what a kernel allocates for all of its blocks becomes an argument."""
+"""Memory of launches: offsets in an arena, and what a kernel allocates for all of its blocks as an argument."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from treadle.dialects.host import BufferOp
 from treadle.dialects.loop import AllocOp, KernelOp, Space, SpaceAttr, type_of
 
 # The memory planner: byte offsets of temporary buffers in one arena from their live ranges, as plain values.
+
+
+# Buffers of a launch: what a kernel allocates for all of its blocks becomes an argument.
 
 
 @dataclass(frozen=True)

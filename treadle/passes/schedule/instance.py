@@ -1,4 +1,4 @@
-"""A product of a ranged model as it is in one call: with the extents that somebody needs then."""
+"""Parts of a model by themselves: a fused group as a program, and a product as it is in one call."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from treadle.passes.graph.graph_demand import Extents, enclosing_function, exten
 from treadle.schedules.template import Anchor
 
 # Which member of a fused group is scheduled.
+
+
+# A product of a ranged model as it is in one call: with the extents that somebody needs then.
 
 
 def anchor_of(fused: FusedOp) -> Anchor:

@@ -1,7 +1,4 @@
-"""Multi-level tiling: the axes cut into levels by a word of S and R.
-
-Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sketches (OSDI 2020).
-"""
+"""Rules that write schedule programs: levels of tiles, shared reductions, fused axes, staged reads."""
 
 from __future__ import annotations
 
@@ -31,6 +28,10 @@ from treadle.target import Target
 #
 # Source: MetaSchedule (NeurIPS 2022), figure 5's Cross-Thread-Reduction and Add-RFactor; the conditions are those of
 # its sources (`NeedsRFactorOrCrossThreadReduction`).
+
+# Multi-level tiling: the axes cut into levels by a word of S and R.
+#
+# Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sketches (OSDI 2020).
 
 _ROWS = 8
 """Elements that a block's threads, or one thread's vectors, compute at once. Assumed, not measured, as the next one."""

@@ -1,4 +1,4 @@
-"""The strategies by name."""
+"""The strategies by name, and those that ask no model: random and exhaustive search."""
 
 from __future__ import annotations
 

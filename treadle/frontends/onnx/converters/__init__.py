@@ -18,13 +18,13 @@ from treadle.frontends.onnx.converters import (
     resize,
 )
 from treadle.frontends.onnx.converters.microsoft import attention as microsoft_attention
-from treadle.frontends.onnx.converters.microsoft import normalize as microsoft_normalize
+from treadle.frontends.onnx.converters.microsoft import fused as microsoft_fused
 from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_quantized
 from treadle.frontends.onnx.functions import find_conversion
 
 FAMILIES = (
     activation, before_broadcasting, control, data_extents, elementwise, fourier, indexing, linear,
-    non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_normalize,
+    non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_fused,
     microsoft_quantized,
 )  # fmt: skip
 """Every module that registers converters."""

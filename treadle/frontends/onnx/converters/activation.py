@@ -1,4 +1,4 @@
-"""Activation functions, written with unary, binary and where."""
+"""Activation functions, softmax and normalisations."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
 
 # Softmax, its logarithm, and Hardmax.
+
+
+# Activation functions, written with unary, binary and where.
 
 
 @converts("Softmax", "LogSoftmax")

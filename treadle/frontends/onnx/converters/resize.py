@@ -1,4 +1,4 @@
-"""Resize and Upsample, one dimension after the other."""
+"""Pictures at positions that are computed: Resize, GridSample, RoiAlign, DeformConv."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from treadle.frontends.onnx.tensor_data import Array
 # Source: the specification of GridSample, which is PyTorch's `grid_sample`; for the cubic weights Keys, "Cubic
 # convolution interpolation for digital image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing
 # 29(6), 1981.
+
+# Resize and Upsample, one dimension after the other.
 
 PADDINGS = ("zeros", "border", "reflection")
 _GRID_MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}

@@ -1,4 +1,4 @@
-"""Products of matrices, and convolutions."""
+"""Products of matrices, convolutions, attention and normalisations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from treadle.frontends.common.composed import group_norm, instance_norm, matmul,
 from treadle.frontends.torch.call import Call, converts
 
 # Scaled dot-product attention.
+
+
+# Products of matrices, and convolutions.
 
 
 @converts("scaled_dot_product_attention.default")

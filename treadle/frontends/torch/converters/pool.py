@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pooling and resizing of pictures."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from treadle.frontends.common.sampling import interpolated
 from treadle.frontends.torch.call import Call, converts
 
 # Resizing pictures, one dimension after the other.
+
+
+# Pooling.
 
 
 def _source(c: Call) -> Tensor:

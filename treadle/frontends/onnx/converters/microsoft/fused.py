@@ -1,4 +1,4 @@
-"""Layer normalisations of sums: skip connections and embeddings."""
+"""What ONNX Runtime's optimiser fuses: normalisations of sums, activations, LSTM with quantised weights."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
 
 # Activations, and what is fused with them: FusedGemm, FusedConv.
+
+# Layer normalisations of sums: skip connections and embeddings.
 
 _ACTIVATIONS = ("", "Relu", "Tanh", "Sigmoid", "Softplus", "LeakyRelu", "Clip", "HardSigmoid", "Elu")
 
