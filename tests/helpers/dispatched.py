@@ -11,7 +11,7 @@ from treadle.backends.program import planned_main
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.ir import lower
-from treadle.passes.graph.graph_demand import extents_of
+from treadle.passes.graph.graph_required_regions import extents_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES

@@ -33,7 +33,7 @@ class Extents:
     inputs: Sequence[tuple[str | int, ...]]
     outputs: Sequence[tuple[str | int, ...]]
     body: str
-    demand: Sequence[str]
+    required_region: Sequence[str]
     reference: Reference
     draw: Callable[[np.random.Generator, tuple[int, ...]], Array] = np.random.Generator.standard_normal
 
@@ -47,7 +47,7 @@ class Extents:
             "input_names": _quoted(names),
             "output_names": _quoted([f"y{n}" for n in range(len(results))]),
             "extents": _quoted(self.bounds),
-            "output_demand": f"[{', '.join(f'#graph.demanded<{each}>' for each in self.demand)}]",
+            "output_required": f"[{', '.join(f'#graph.required<{each}>' for each in self.required_region)}]",
         }
         listed = ", ".join(f"{name} = {value}" for name, value in attributes.items())
         given = ", ".join(f"%y{n}" for n in range(len(results)))

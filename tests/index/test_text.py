@@ -1,4 +1,4 @@
-"""Index expressions as text; that it reads back is tested with `#graph.demanded`."""
+"""Index expressions as text; that it reads back is tested with `#graph.required`."""
 
 from __future__ import annotations
 

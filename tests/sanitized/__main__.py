@@ -35,7 +35,7 @@ RUNS: Sequence[tuple[Sanitizer, str, Sequence[str]]] = (
             "tests/frontends/onnx/test_microsoft.py",
             "tests/frontends/onnx/test_node_conformance_compiled.py",
             "tests/frontends/onnx/test_recurrent_loops.py",
-            "tests/fuzz/test_demanded_models.py",
+            "tests/fuzz/test_required_models.py",
             "tests/fuzz/test_ranged_models.py",
             "tests/passes/graph/test_pack_tiles.py",
             "tests/passes/graph/test_quantized_products.py",

@@ -33,7 +33,7 @@ PRODUCT = f"""
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -> tensor<64x48xf32>
     attributes {{symbols = ["n:2..64"], extents = ["n"], input_names = ["x", "w", "n"], output_names = ["y"],
                 input_extents = [["n", "32"], ["32", "48"], []], output_extents = [["n", "48"]],
-                output_demand = [#graph.demanded<d0 < 0>]}} {{
+                output_required = [#graph.required<d0 < 0>]}} {{
   %y = graph.fused "product" {{
     %m = graph.matmul %x, %w : (tensor<64x32xf32>, tensor<32x48xf32>) -> tensor<64x48xf32>
     graph.yield %m : tensor<64x48xf32>
@@ -41,7 +41,7 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -
     #schedule.use<"matmul_cpu", {{rows = 4, vectors = 1, chunk = 16, pack = false, passes = 1}}>,
     #schedule.use<"matmul_cpu", {{rows = 8, vectors = 1, chunk = 64, pack = false, passes = 1}}>],
     #schedule.predicted<[2] 0.25 [0.5, 0.125, 0.25], [16] 0.75 [2.0, 4.0, 2.0]>>
-    demands [#graph.demanded<d0 < 0>] : tensor<64x48xf32>
+    requires [#graph.required<d0 < 0>] : tensor<64x48xf32>
   func.return %y : tensor<64x48xf32>
 }}"""
 

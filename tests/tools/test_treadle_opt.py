@@ -165,7 +165,7 @@ def test_stages_are_timed_pass_by_pass(tmp_path: Path, capsys: pytest.CaptureFix
     model = str(linear_model(tmp_path / "m.onnx"))
     assert main([model, "--to", "fuse", "--time-passes"]) == 0
     captured = capsys.readouterr()
-    assert [line.split()[1] for line in captured.err.splitlines()][-1] == "graph-demand"
+    assert [line.split()[1] for line in captured.err.splitlines()][-1] == "graph-required-regions"
     assert captured.out.startswith("builtin.module")
 
 

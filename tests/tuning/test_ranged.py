@@ -109,7 +109,7 @@ def test_kernels_are_dispatched_as_they_were_measured(
 
 
 def test_real_times_and_results(model: Path, tmp_path: Path) -> None:
-    """Every candidate is compared with the definition, where elements are demanded; nothing here asks who wins."""
+    """Every candidate is compared with the definition, where elements are required; nothing here asks who wins."""
     measurer = LocalMeasurer()
     try:
         (group,) = search(model, tmp_path / "tuned", measurer, trials=4)

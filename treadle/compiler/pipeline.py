@@ -158,7 +158,10 @@ STAGES: tuple[Stage, ...] = (
                 "graph-fuse{target=TARGET explain=EXPLAIN}",
                 "Needs definitions, of which it computes whether they are injective or bijective.",
             ),
-            Step("graph-demand", "What is stored is known now; where extents are data, not all of it is needed."),
+            Step(
+                "graph-required-regions",
+                "What is stored is known now; where extents are data, not all of it is needed.",
+            ),
         ),
     ),
     Stage(
@@ -181,9 +184,9 @@ STAGES: tuple[Stage, ...] = (
             ),
             Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
             Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
-            Step("loop-trim", "Every store is there, at the indices of the tensors that are demanded in part."),
-            Step("loop-end-sums", "Masks are predicates of loads now; loops have no copies yet."),
-            Step("loop-shorten-tiles", "What is left computes whole tiles.", only="cpu"),
+            Step("loop-skip-padding", "Every store is there, at the indices of the tensors that are required in part."),
+            Step("loop-clamp-reductions", "Masks are predicates of loads now; loops have no copies yet."),
+            Step("loop-tail-tiles", "What is left computes whole tiles.", only="cpu"),
             Step(
                 "loop-dense-arguments{target=TARGET}",
                 "It is known where loops end, which proves most accesses; @main still has its extents.",
@@ -238,7 +241,9 @@ STAGES: tuple[Stage, ...] = (
                 "What is asked for may be out of bounds.",
                 only="cpu",
             ),
-            Step("loop-halve-tiles{target=TARGET}", "After every pass that counts what loops read.", only="cpu"),
+            Step(
+                "loop-split-register-tiles{target=TARGET}", "After every pass that counts what loops read.", only="cpu"
+            ),
             Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
             Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
             Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -11,7 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
-from treadle.errors import TreadleError
+from treadle.errors import TreadleError, TreadleWarning
 from treadle.support.lazy import resolve_class
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -40,15 +41,15 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-merge-rows",
         "graph-inline",
         "graph-fuse",
-        "graph-demand",
+        "graph-required-regions",
     ),
     "schedule": ("schedule-select", "schedule-instantiate"),
     "loop": (
         "loop-fuse-prologue",
         "loop-fuse-epilogue",
-        "loop-trim",
-        "loop-end-sums",
-        "loop-shorten-tiles",
+        "loop-skip-padding",
+        "loop-clamp-reductions",
+        "loop-tail-tiles",
         "loop-dense-arguments",
         "loop-simplify-index",
         "loop-delinearize",
@@ -61,10 +62,19 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-unroll",
         "loop-prove-bounds",
         "loop-prefetch",
-        "loop-halve-tiles",
+        "loop-split-register-tiles",
     ),
     "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
 }
+
+FORMER_NAMES: Mapping[str, str] = {
+    "graph-demand": "graph-required-regions",
+    "loop-end-sums": "loop-clamp-reductions",
+    "loop-halve-tiles": "loop-split-register-tiles",
+    "loop-shorten-tiles": "loop-tail-tiles",
+    "loop-trim": "loop-skip-padding",
+}
+"""Names of version 0.1 that `parse_passes` still takes, with a warning."""
 
 PassFactory = Callable[[], type[ModulePass]]
 
@@ -87,7 +97,8 @@ def pass_factories() -> dict[str, PassFactory]:
 def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:
     """The passes that `spec` names, in xDSL's syntax: `task-lower,schedule-select{target=cpu}`.
 
-    Raises TreadleError that names the unknown pass and the nearest known ones, or the option that does not fit.
+    A former name warns of the present one. Raises TreadleError that names the unknown pass and the nearest known ones,
+    or the option that does not fit.
     """
     factories = pass_factories() if available is None else available
     try:
@@ -96,7 +107,11 @@ def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) 
         reason = " ".join(str(error).splitlines()[-1].replace("^", "").split())
         raise TreadleError(f"cannot read {spec!r}: {reason}", "passes", "names like a,b{option=value}") from error
     passes: list[ModulePass] = []
-    for each in wanted:
+    for given in wanted:
+        each = given
+        if given.name not in factories and given.name in FORMER_NAMES:
+            each = dataclasses.replace(given, name=FORMER_NAMES[given.name])
+            warnings.warn(f"the pass '{given.name}' is called '{each.name}' now", TreadleWarning, stacklevel=2)
         if each.name not in factories:
             raise unknown("pass", each.name, factories)
         kind = factories[each.name]()

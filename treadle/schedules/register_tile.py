@@ -10,7 +10,7 @@ from treadle.target import Target
 MOST_ROWS = 14
 MOST_VECTORS = 6
 SHORT_HEIGHTS = (1, 4, 6)
-"""Rows of the tiles that `loop-shorten-tiles` writes beside a taller one; BERT-base's tiles have 8. Each is code to
+"""Rows of the tiles that `loop-tail-tiles` writes beside a taller one; BERT-base's tiles have 8. Each is code to
 compile, to print and to store once more.
 
 BERT-base of 1, 5, 6 and 12 tokens, a range divided by one length (a Xeon with AVX-512, two threads, nothing else

@@ -309,8 +309,9 @@ def certify(artifact: Artifact) -> list[Certificate]:
 
     Proved, for all values of the extents, of which the range's are some: the leaves' boxes are disjoint and cover all
     values; each leaf names a kernel that the module has; the kernels of a dispatch write the same tensors; a CUDA
-    program's launcher has the same trees. That each kernel computes what is demanded is not proved anew: every
-    alternative is the whole group, of which `loop-trim` drops stores of elements that are not demanded, and no others.
+    program's launcher has the same trees. That each kernel computes what is required is not proved anew: every
+    alternative is the whole group, of which `loop-skip-padding` drops stores of elements that are not required, and no
+    others.
 
     TreadleError that names the place where one of this does not hold, or where a file is missing or changed.
     """

@@ -19,7 +19,7 @@ from treadle.backends.c.executor import ENTRY, aligned_empty
 from treadle.backends.c.open_artifact import load_library
 from treadle.backends.interface import TensorSpec
 from treadle.backends.reference.bound_module import bound_module
-from treadle.dialects.graph import DemandedAttr, FusedOp
+from treadle.dialects.graph import FusedOp, RequiredAttr
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
@@ -329,18 +329,20 @@ def _inputs(comparison: Comparison) -> list[Array]:
 
 
 _EXPECTED: dict[tuple[str, tuple[int, ...]], list[tuple[Any, Array]]] = {}
-"""By a program and its extents, each output's values with the errors allowed, and which elements are demanded."""
+"""By a program and its extents, each output's values with the errors allowed, and which elements are required."""
 
 
-def demanded_elements(fused: FusedOp, extents: Sequence[int]) -> list[Array]:
+def required_elements(fused: FusedOp, extents: Sequence[int]) -> list[Array]:
     """Which elements of each of a group's results are needed where the extents have these values."""
     found: list[Array] = []
-    demands: Sequence[object] = [None] * len(fused.outputs) if fused.demands is None else fused.demands.data
-    for result, demanded in zip(fused.outputs, demands, strict=True):
+    required_regions: Sequence[object] = (
+        [None] * len(fused.outputs) if fused.required_regions is None else fused.required_regions.data
+    )
+    for result, required in zip(fused.outputs, required_regions, strict=True):
         shape = shape_of(result)
         indices: Any = {f"d{d}": each for d, each in enumerate(np.indices(shape, np.int64, sparse=True))}
         needed = np.ones(shape, np.bool_)
-        for constraint in demanded.data if isinstance(demanded, DemandedAttr) else ():
+        for constraint in required.data if isinstance(required, RequiredAttr) else ():
             needed &= constraint.index.evaluate(indices) < extents[constraint.extent]
         found.append(needed)
     return found
@@ -354,8 +356,8 @@ def _difference(comparison: Comparison, inputs: Sequence[Array], outputs: Sequen
             _EXPECTED.clear()
         module = Parser(treadle_context(), comparison.text).parse_module()
         every = [np.ones((), np.bool_)] * len(comparison.outputs)
-        demanded = demanded_elements(group_of(module), comparison.extents) if comparison.extents else every
-        _EXPECTED[key] = list(zip(bound_module(module, inputs), demanded, strict=True))
+        required = required_elements(group_of(module), comparison.extents) if comparison.extents else every
+        _EXPECTED[key] = list(zip(bound_module(module, inputs), required, strict=True))
     for spec, actual, (expected, needed) in zip(comparison.outputs, outputs, _EXPECTED[key], strict=True):
         value = actual.astype(np.float64) if actual.dtype.kind not in "biu" else actual
         finite = np.isfinite(expected.value)

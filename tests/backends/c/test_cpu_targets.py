@@ -170,7 +170,7 @@ def test_a_products_tile_fits_the_registers(text: str, tile: tuple[int, int]) ->
 
 
 def test_tiles_by_halves_are_those_that_leave_no_register() -> None:
-    """7 rows by 4 vectors with AVX-512: `loop-halve-tiles`."""
+    """7 rows by 4 vectors with AVX-512: `loop-split-register-tiles`."""
     for text in TARGET_TEXTS:
         (program,) = (each for each in printed(text) if each.name == "product of tiles by halves")
         halves = any("TREADLE_AGAIN" in unit.text for unit in program.kernels)

@@ -564,7 +564,7 @@ func.func @main() {
 
 def test_an_index_that_the_compiler_is_not_to_know() -> None:
     text = printed("""
-  %again = loop.again %c0
+  %again = loop.opaque %c0
   %x = loop.load %A[%again] : memref<64xf32>
   %y = loop.load %A[%again] : memref<64xf32>
   %sum = arith.addf %x, %y : f32

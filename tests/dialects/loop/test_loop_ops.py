@@ -121,7 +121,7 @@ GOOD = [
     "%r = loop.alloc : memref<16xi32, #loop.space<zeroed>>",
     "loop.barrier",
     VALUES + "loop.prefetch %A at %i : memref<64x8xf32>",
-    VALUES + "%r = loop.again %i",
+    VALUES + "%r = loop.opaque %i",
     VALUES + "%r = loop.again_buffer %A : memref<64x8xf32> -> memref<512xf32>",
     "%t = loop.alloc : memref<2x4xf32, #loop.space<register>>\n"
     "%r = loop.again_buffer %t : memref<2x4xf32, #loop.space<register>> -> memref<8xf32, #loop.space<register>>",

@@ -3,7 +3,7 @@
 // The mask of a row stays before its parts. A mean's divisor is the largest extent: importers of ranges divide by the
 // call's, and write no mean.
 func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<4x8xf32>, tensor<4xf32>)
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d1 < 0>, #graph.required<>]} {
   %m = graph.mask %x below %n {dim = 1 : i64, fill = 0xFF800000 : f32} : (tensor<4x8xf32>, tensor<i64>) -> tensor<4x8xf32>
   %y = graph.softmax %m {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %z = graph.mask %x below %n {dim = 1 : i64, fill = 0.0 : f32} : (tensor<4x8xf32>, tensor<i64>) -> tensor<4x8xf32>
@@ -11,7 +11,7 @@ func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<4x8xf32>, tenso
   func.return %y, %w : tensor<4x8xf32>, tensor<4xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<>]
+// CHECK:      output_required = [#graph.required<d1 < 0>, #graph.required<>]
 // CHECK:      %m = graph.mask %x below %n {dim = 1 : i64, fill = 0xff800000 : f32}
 // CHECK-NEXT: [[MOST:%\S+]] = graph.reduction "max" %m
 // CHECK-NEXT: [[D:%\S+]] = graph.binary "sub" %m, [[MOST]]

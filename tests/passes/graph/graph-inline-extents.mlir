@@ -1,9 +1,9 @@
 // RUN: treadle-opt %s -p graph-define,graph-inline | filecheck %s
 
 // A mask that two read is computed once, in a tensor of its own; a transpose goes through to it, and with it what is
-// demanded. A mask with one reader moves into it, extent, clamp and predicate.
+// required. A mask with one reader moves into it, extent, clamp and predicate.
 func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<8x4xf32>, tensor<4xf32>, tensor<4x8xf32>)
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<>, #graph.demanded<d0 < 0>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d0 < 0>, #graph.required<>, #graph.required<d0 < 0>]} {
   %m = graph.mask %x below %n {dim = 1 : i64, fill = 0.0 : f32} : (tensor<4x8xf32>, tensor<i64>) -> tensor<4x8xf32>
   %t = graph.transpose %m {perm = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
   %e = graph.unary "neg" %t : (tensor<8x4xf32>) -> tensor<8x4xf32>
@@ -13,7 +13,7 @@ func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<8x4xf32>, tenso
   func.return %e, %s, %y : tensor<8x4xf32>, tensor<4xf32>, tensor<4x8xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<>, #graph.demanded<d0 < 0>]
+// CHECK:      output_required = [#graph.required<d0 < 0>, #graph.required<>, #graph.required<d0 < 0>]
 // CHECK:      %m = graph.compute "mask"
 // CHECK:        graph.at %n[] : tensor<i64>
 // CHECK:      %e = graph.compute "transpose neg" ([[I:%\S+]], [[J:%\S+]]) {

@@ -3,7 +3,7 @@
 // A mask of a result stands behind what zero points add. One of an operand, as a sum over a dimension that changes has
 // it, leaves the product as it is: what is below the mask is no difference of bytes.
 func.func @main(%q: tensor<4x2xi8>, %n: tensor<i64>) -> (tensor<4x3xi32>, tensor<4x3xi32>)
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<d0 < 0>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d0 < 0>, #graph.required<d0 < 0>]} {
   %z = graph.constant #graph.inline<"7"> : tensor<i32>
   %w = graph.constant #graph.inline<"1, -2, 3, 4, -5, 6"> : tensor<2x3xi32>
   %wide = graph.cast %q to i32 : (tensor<4x2xi8>) -> tensor<4x2xi32>
@@ -15,7 +15,7 @@ func.func @main(%q: tensor<4x2xi8>, %n: tensor<i64>) -> (tensor<4x3xi32>, tensor
   func.return %r, %p : tensor<4x3xi32>, tensor<4x3xi32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<d0 < 0>]
+// CHECK:      output_required = [#graph.required<d0 < 0>, #graph.required<d0 < 0>]
 // CHECK:      [[S:%\S+]] = graph.matmul %q, {{%\S+}} {sums = i32} : (tensor<4x2xi8>, tensor<2x3xi8>) -> tensor<4x3xi32>
 // CHECK:      [[Y:%\S+]] = graph.binary "sub" [[S]]
 // CHECK-NEXT: %m = graph.mask %x below %n {dim = 1 : i64

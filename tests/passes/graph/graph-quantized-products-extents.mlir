@@ -3,7 +3,7 @@
 // A mask of a result stands behind the scaled sums. One of a dequantised operand, as a sum over a dimension that changes
 // has it, leaves the product in floats: what is below the mask is no product of bytes by a scale.
 func.func @main(%q: tensor<4x2xi8>, %n: tensor<i64>) -> (tensor<4x3xf32>, tensor<4x3xf32>)
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<d0 < 0>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d0 < 0>, #graph.required<d0 < 0>]} {
   %s = graph.constant #graph.inline<"0.5"> : tensor<f32>
   %x0 = graph.cast %q to i32 : (tensor<4x2xi8>) -> tensor<4x2xi32>
   %x1 = graph.cast %x0 to f32 : (tensor<4x2xi32>) -> tensor<4x2xf32>
@@ -19,7 +19,7 @@ func.func @main(%q: tensor<4x2xi8>, %n: tensor<i64>) -> (tensor<4x3xf32>, tensor
   func.return %r, %z : tensor<4x3xf32>, tensor<4x3xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<d0 < 0>]
+// CHECK:      output_required = [#graph.required<d0 < 0>, #graph.required<d0 < 0>]
 // CHECK:      [[S:%\S+]] = graph.matmul %x0, %w0 : (tensor<4x2xi32>, tensor<2x3xi32>) -> tensor<4x3xi32>
 // CHECK-NEXT: [[F:%\S+]] = graph.cast [[S]] to f32
 // CHECK:      %y = graph.binary "mul" [[F]]

@@ -2,7 +2,7 @@
 
 // Masks of scores, weights and values below one extent are the length of an attention. Below two extents they are not.
 func.func @main(%q: tensor<5x8xf32>, %kt: tensor<8x6xf32>, %v: tensor<6x3xf32>, %n: tensor<i64>, %m: tensor<i64>) -> (tensor<5x3xf32>, tensor<5x3xf32>)
-    attributes {extents = ["n", "m"], output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<>]} {
+    attributes {extents = ["n", "m"], output_required = [#graph.required<d0 < 0>, #graph.required<>]} {
   %s = graph.matmul %q, %kt : (tensor<5x8xf32>, tensor<8x6xf32>) -> tensor<5x6xf32>
   %h = graph.mask %s below %n {dim = 1 : i64, fill = 0xFF800000 : f32} : (tensor<5x6xf32>, tensor<i64>) -> tensor<5x6xf32>
   %p = graph.softmax %h {dim = 1 : i64} : (tensor<5x6xf32>) -> tensor<5x6xf32>
@@ -18,7 +18,7 @@ func.func @main(%q: tensor<5x8xf32>, %kt: tensor<8x6xf32>, %v: tensor<6x3xf32>, 
   func.return %y, %z : tensor<5x3xf32>, tensor<5x3xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d0 < 0>, #graph.demanded<>]
+// CHECK:      output_required = [#graph.required<d0 < 0>, #graph.required<>]
 // CHECK:      %y = graph.attention %q, {{%\S+}}, %v length %n
 // CHECK-NOT:  graph.attention
 // CHECK:      graph.mask {{%\S+}} below %n {dim = 1 : i64, fill = 0xff800000 : f32}

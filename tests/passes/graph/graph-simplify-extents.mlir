@@ -1,9 +1,9 @@
 // RUN: treadle-opt %s -p graph-simplify --split-input-file | filecheck %s
 
-// What stands before and behind a mask cancels; the mask and its dimension stay, and so do the demands of the results.
+// What stands before and behind a mask cancels; the mask and its dimension stay, and so do the required regions of the results.
 // -0 + 0 is 0, so that the sum stays.
 func.func @main(%x: tensor<2x8x4xf32>, %n: tensor<i64>) -> (tensor<2x8x4xf32>, tensor<16x4xf32>, tensor<2x4x8xf32>)
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<d0 mod 8 < 0>, #graph.demanded<d2 < 0>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d1 < 0>, #graph.required<d0 mod 8 < 0>, #graph.required<d2 < 0>]} {
   %zero = graph.constant #graph.inline<"0.0"> : tensor<f32>
   %one = graph.constant #graph.inline<"1.0"> : tensor<f32>
   %a = graph.binary "mul" %x, %one : (tensor<2x8x4xf32>, tensor<f32>) -> tensor<2x8x4xf32>
@@ -16,7 +16,7 @@ func.func @main(%x: tensor<2x8x4xf32>, %n: tensor<i64>) -> (tensor<2x8x4xf32>, t
   func.return %b, %r, %t : tensor<2x8x4xf32>, tensor<16x4xf32>, tensor<2x4x8xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d1 < 0>, #graph.demanded<d0 mod 8 < 0>, #graph.demanded<d2 < 0>]
+// CHECK:      output_required = [#graph.required<d1 < 0>, #graph.required<d0 mod 8 < 0>, #graph.required<d2 < 0>]
 // CHECK:      %m = graph.mask %x below %n {dim = 1 : i64, fill = 0.000000e+00 : f32}
 // CHECK-NEXT: %r = graph.reshape %m {shape = array<i64: 16, 4>}
 // CHECK-NEXT: %t = graph.transpose %m {perm = array<i64: 0, 2, 1>}

@@ -2,7 +2,7 @@
 
 // The masks of a sum over a dimension that changes stay in the type that is stored, before the casts.
 func.func @main(%a: tensor<8x4xbf16>, %b: tensor<4x8xbf16>, %n: tensor<i64>) -> tensor<8x8xbf16>
-    attributes {extents = ["n"], output_demand = [#graph.demanded<>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<>]} {
   %m = graph.mask %a below %n {dim = 1 : i64, fill = 0.0 : bf16} : (tensor<8x4xbf16>, tensor<i64>) -> tensor<8x4xbf16>
   %k = graph.mask %b below %n {dim = 0 : i64, fill = 0.0 : bf16} : (tensor<4x8xbf16>, tensor<i64>) -> tensor<4x8xbf16>
   %y = graph.matmul %m, %k : (tensor<8x4xbf16>, tensor<4x8xbf16>) -> tensor<8x8xbf16>

@@ -26,7 +26,7 @@ func.func @main(%x: tensor<4x64xf32>, %s: tensor<i64>, %n: tensor<i64>) -> tenso
 
 // CHECK:      dense_inputs = array<i64: 0>, dense_outputs = array<i64: 0>
 // CHECK:      loop.kernel @rows ins(%A = %x : tensor<4x64xf32> flat, %N = %n : tensor<i64>, [[S:%.*]] = %s : tensor<i64>)
-// CHECK-SAME: outs(%C : tensor<4x64xf32> flat) demands [#graph.demanded<>]
+// CHECK-SAME: outs(%C : tensor<4x64xf32> flat) requires [#graph.required<>]
 // CHECK:      [[READ:%.*]] = loop.load [[S]][] : memref<i64>
 // CHECK:      [[SIZE:%.*]] = arith.index_cast %{{.*}} : i64 to index
 // CHECK:      task.for (%j)
@@ -44,7 +44,7 @@ func.func @main(%x: tensor<4x64xf32>, %s: tensor<i64>, %n: tensor<i64>) -> tenso
 func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> tensor<32xf32> attributes {
     symbols = ["n:2..4"], input_extents = [["n", "8"]], output_extents = [["n<=4, 8<=8"]], extents = ["n"]} {
   %y = loop.kernel @flat ins(%A = %x : tensor<4x8xf32>) outs(%C : tensor<32xf32>)
-      demands [#graph.demanded<d0 floordiv 8 < 0>] grid(%block in 4) threads(%thread in 1) {
+      requires [#graph.required<d0 floordiv 8 < 0>] grid(%block in 4) threads(%thread in 1) {
     %c8 = arith.constant 8 : index
     %first = arith.muli %block, %c8 : index
     task.for (%j) in #task.map<repeat(8)> {

@@ -1,6 +1,6 @@
 // RUN: treadle-opt %s -p loop-fuse-epilogue | filecheck %s
 
-// The kernel gets what is demanded of the group, which is in terms of the indices that its stores have now.
+// The kernel gets what is required of the group, which is in terms of the indices that its stores have now.
 func.func @main(%x: tensor<8x4xf32>, %n: tensor<i64>) -> tensor<32xf32> attributes {extents = ["n"]} {
   %y = graph.fused "double_reshape" {
     %k = loop.kernel @double ins(%A = %x : tensor<8x4xf32>) outs(%B : tensor<8x4xf32>) grid(%b in 8) threads(%t in 4) {
@@ -15,12 +15,12 @@ func.func @main(%x: tensor<8x4xf32>, %n: tensor<i64>) -> tensor<32xf32> attribut
       graph.yield %v : f32
     } : tensor<32xf32>
     graph.yield %r : tensor<32xf32>
-  } demands [#graph.demanded<d0 floordiv 4 < 0>] : tensor<32xf32>
+  } requires [#graph.required<d0 floordiv 4 < 0>] : tensor<32xf32>
   func.return %y : tensor<32xf32>
 }
 
 // CHECK:      %y = loop.kernel @double ins(%A = %x : tensor<8x4xf32>) outs(%B : tensor<32xf32>)
-// CHECK-SAME:     demands [#graph.demanded<d0 floordiv 4 < 0>] grid
+// CHECK-SAME:     requires [#graph.required<d0 floordiv 4 < 0>] grid
 // CHECK:        [[ROW:%\S+]] = arith.muli %b, %c4 : index
 // CHECK-NEXT:   [[AT:%\S+]] = arith.addi [[ROW]], %t : index
 // CHECK:        loop.store %v, %B[[[AT]]] : memref<32xf32>

@@ -1,7 +1,7 @@
 // RUN: treadle-opt %s -p loop-fuse-prologue | filecheck %s
 
 // A mask moves into the kernel: the extent becomes one of its inputs, the comparison a predicate of the load at the
-// index that the kernel reads. What is demanded of the result stays.
+// index that the kernel reads. What is required of the result stays.
 func.func @main(%x: tensor<64xf32>, %n: tensor<i64>) -> tensor<64xf32> attributes {extents = ["n"]} {
   %y = graph.fused "mask_reverse" {
     %m = graph.compute "mask" (%i) {
@@ -13,19 +13,19 @@ func.func @main(%x: tensor<64xf32>, %n: tensor<i64>) -> tensor<64xf32> attribute
       graph.yield %v : f32
     } : tensor<64xf32>
     %k = loop.kernel @reverse ins(%A = %m : tensor<64xf32>) outs(%C : tensor<64xf32>)
-        demands [#graph.demanded<d0 < 0>] grid(%b in 1) threads(%t in 64) {
+        requires [#graph.required<d0 < 0>] grid(%b in 1) threads(%t in 64) {
       %last = arith.constant 63 : index
       %p = arith.subi %last, %t : index
       %v = loop.load %A[%p] : memref<64xf32>
       loop.store %v, %C[%t] : memref<64xf32>
     }
     graph.yield %k : tensor<64xf32>
-  } demands [#graph.demanded<d0 < 0>] : tensor<64xf32>
+  } requires [#graph.required<d0 < 0>] : tensor<64xf32>
   func.return %y : tensor<64xf32>
 }
 
 // CHECK:      %y = loop.kernel @reverse ins([[N:%\S+]] = %n : tensor<i64>, [[X:%\S+]] = %x : tensor<64xf32>)
-// CHECK-SAME:     demands [#graph.demanded<d0 < 0>]
+// CHECK-SAME:     requires [#graph.required<d0 < 0>]
 // CHECK:        %p = arith.subi %last, %t : index
 // CHECK:        [[READ:%\S+]] = loop.load [[N]][] : memref<i64>
 // CHECK-NEXT:   %end = arith.index_cast [[READ]] : i64 to index

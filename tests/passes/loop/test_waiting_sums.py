@@ -127,7 +127,7 @@ def test_rows_beyond_the_last_tile_are_not_stored(monkeypatch: pytest.MonkeyPatc
         assert not np.isfinite(output[stored:]).any()
 
 
-def test_passes_end_where_the_demand_does() -> None:
+def test_passes_end_where_the_required_region_does() -> None:
     """The loop over tiles in each pass, and tiles of each height."""
     module = CASES["one chunk"].scheduled()
     lower(module, TARGET, after="schedule", to="kernels")
@@ -141,7 +141,7 @@ def test_passes_end_where_the_demand_does() -> None:
 KERNEL = """
 func.func @main(%x: tensor<32x16xf32>, %s: tensor<i64>) -> tensor<32x16xf32>
     attributes {input_names = ["x", "s"], output_names = ["y"], extents = ["s"]} {
-  %y = loop.kernel @k ins(%A = %x : tensor<32x16xf32>) outs(%C : tensor<32x16xf32>) demands [#graph.demanded<d0 < 0>]
+  %y = loop.kernel @k ins(%A = %x : tensor<32x16xf32>) outs(%C : tensor<32x16xf32>) requires [#graph.required<d0 < 0>]
       grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
@@ -181,5 +181,5 @@ def test_rows_of_a_buffer_that_others_read_stay(other: str, shortened: bool) -> 
     """Tiles get shorter where each row reads its own row of the buffer only."""
     module = parse(KERNEL.replace("OTHER", other))
     before = print_text(module)
-    run_passes(module, "loop-shorten-tiles")
+    run_passes(module, "loop-tail-tiles")
     assert (print_text(module) != before) is shortened

@@ -1,10 +1,10 @@
 // RUN: treadle-opt %s -p memory-plan | filecheck %s
 
 // An extent is an input like any, which launches and dispatches read; buffers have the largest shape. What @main says
-// of symbols, extents and demands stays.
+// of symbols, extents and required regions stays.
 func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
     attributes {symbols = ["n:1..8"], input_names = ["x"], output_names = ["y"], input_extents = [["n"]], extents = ["n"],
-                output_extents = [["n"]], output_demand = [#graph.demanded<d0 < 0>]} {
+                output_extents = [["n"]], output_required = [#graph.required<d0 < 0>]} {
   %h = loop.kernel @first ins(%A = %x : tensor<8xf32>, %N = %n : tensor<i64>) outs(%C : tensor<8xf32>) grid(%b in 1) threads(%t in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
@@ -29,7 +29,7 @@ func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
 }
 
 // CHECK:      func.func @main() attributes {symbols = ["n:1..8"], {{.*}} input_extents = {{\[\[}}"n"]], extents = ["n"],
-// CHECK-SAME:     output_demand = [#graph.demanded<d0 < 0>], arena_bytes = 64 : i64, input_types = [tensor<8xf32>, tensor<i64>]
+// CHECK-SAME:     output_required = [#graph.required<d0 < 0>], arena_bytes = 64 : i64, input_types = [tensor<8xf32>, tensor<i64>]
 // CHECK-NEXT:   %x = host.buffer input 0 : memref<8xf32>
 // CHECK-NEXT:   %n = host.buffer input 1 : memref<i64>
 // CHECK-NEXT:   %h = host.buffer arena 0 : memref<8xf32>

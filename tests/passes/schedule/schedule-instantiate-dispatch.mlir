@@ -1,5 +1,5 @@
 // RUN: treadle-opt %s -p 'schedule-instantiate{target=cpu}' | filecheck %s
-// RUN: treadle-opt %s -p 'schedule-instantiate{target=cpu},loop-fuse-prologue,loop-fuse-epilogue,loop-trim,memory-plan' | filecheck %s --check-prefix=PLAN
+// RUN: treadle-opt %s -p 'schedule-instantiate{target=cpu},loop-fuse-prologue,loop-fuse-epilogue,loop-skip-padding,memory-plan' | filecheck %s --check-prefix=PLAN
 
 // A decision with a tree becomes a group for each alternative, and then launches of which a call runs one.
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -> tensor<64x48xf32>
@@ -11,7 +11,7 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -
       #schedule.use<"matmul_cpu", {rows = 4, vectors = 1, chunk = 16, pack = false, passes = 1}>,
       #schedule.use<"matmul_cpu", {rows = 2, vectors = 1, chunk = 64, pack = true, passes = 1}>],
       #schedule.predicted<[1] 1.0 [1.0, 2.0, 1.0]>>
-    demands [#graph.demanded<d0 < 0>] : tensor<64x48xf32>
+    requires [#graph.required<d0 < 0>] : tensor<64x48xf32>
   func.return %y : tensor<64x48xf32>
 }
 
@@ -19,10 +19,10 @@ func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -
 // CHECK:        graph.fused "product"
 // CHECK:          loop.kernel @product
 // CHECK-NOT:    schedule #schedule
-// CHECK:        demands [#graph.demanded<d0 < 0>]
+// CHECK:        requires [#graph.required<d0 < 0>]
 // CHECK:        graph.fused "product"
 // CHECK:          loop.kernel @product
-// CHECK:        demands [#graph.demanded<d0 < 0>]
+// CHECK:        requires [#graph.required<d0 < 0>]
 // CHECK:      predicted = #schedule.predicted<[1] 1.000000e+00 [1.000000e+00, 2.000000e+00, 1.000000e+00]>
 
 // PLAN:       loop.func @[[SHORT:[a-z_0-9]+]](

@@ -7,7 +7,7 @@
 // CHECK:      } schedule #schedule.dispatch<#schedule.tree<e0 <= {{[0-9]+}} ? 0 : 1>, [
 // CHECK-SAME:     #schedule.use<"matmul_cpu", {rows = {{[0-9]+}}, vectors = 1, chunk = {{[0-9]+}}, pack = false, passes = 1}>,
 // CHECK-SAME:     #schedule.use<"matmul_cpu", {rows = 8, vectors = 2, chunk = 128, pack = true, passes = 1}>],
-// CHECK-SAME:     #schedule.predicted<[1] {{.*}}, [128] {{.*}}> demands
+// CHECK-SAME:     #schedule.predicted<[1] {{.*}}, [128] {{.*}}> requires
 // One kernel is enough where tiles are shortened anyway.
 // CHECK:      graph.fused "linear" {
 // CHECK:      } schedule #schedule.use<"matmul_cpu",
@@ -25,10 +25,10 @@ func.func @main(%x: tensor<192x128x64xf32>, %w: tensor<192x128x64xf32>, %v: tens
     } : tensor<192x64x128xf32>
     %m = graph.matmul %x, %t : (tensor<192x128x64xf32>, tensor<192x64x128xf32>) -> tensor<192x128x128xf32>
     graph.yield %m : tensor<192x128x128xf32>
-  } demands [#graph.demanded<d1 < 0, d2 < 0>] : tensor<192x128x128xf32>
+  } requires [#graph.required<d1 < 0, d2 < 0>] : tensor<192x128x128xf32>
   %z = graph.fused "linear" {
     %m = graph.matmul %v, %u : (tensor<128x64xf32>, tensor<64x480xf32>) -> tensor<128x480xf32>
     graph.yield %m : tensor<128x480xf32>
-  } demands [#graph.demanded<d0 < 0>] : tensor<128x480xf32>
+  } requires [#graph.required<d0 < 0>] : tensor<128x480xf32>
   func.return %y, %z : tensor<192x128x128xf32>, tensor<128x480xf32>
 }

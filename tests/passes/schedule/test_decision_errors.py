@@ -147,14 +147,15 @@ RANGED = """func.func @main(%x: tensor<192x128x64xf32>, %w: tensor<192x64x128xf3
   %y = graph.fused "scores" {
     %m = graph.matmul %x, %w : (tensor<192x128x64xf32>, tensor<192x64x128xf32>) -> tensor<192x128x128xf32>
     graph.yield %m : tensor<192x128x128xf32>
-  } demands [#graph.demanded<d1 < 1>] : tensor<192x128x128xf32>
+  } requires [#graph.required<d1 < 1>] : tensor<192x128x128xf32>
   func.return %y : tensor<192x128x128xf32>
 }"""
 
 
-def test_demands_on_extents_that_do_not_exist() -> None:
+def test_required_regions_on_extents_that_do_not_exist() -> None:
     with pytest.raises(
-        TreadleError, match="a demand names extent number 1, and @main has 1; accepted: extents from number 0 to 0"
+        TreadleError,
+        match="a required region names extent number 1, and @main has 1; accepted: extents from number 0 to 0",
     ):
         run_text(RANGED, "schedule-select")
 

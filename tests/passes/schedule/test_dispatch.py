@@ -18,14 +18,14 @@ from treadle.ir import lower, parse, print_text
 
 CHOICE = """
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %n: tensor<i64>) -> tensor<64x48xf32>
-    attributes {extents = ["n"], output_demand = [#graph.demanded<d0 < 0>]} {
+    attributes {extents = ["n"], output_required = [#graph.required<d0 < 0>]} {
   %y = graph.fused "product" {
     %m = graph.matmul %x, %w : (tensor<64x32xf32>, tensor<32x48xf32>) -> tensor<64x48xf32>
     graph.yield %m : tensor<64x48xf32>
   } schedule #schedule.dispatch<#schedule.tree<TREE>, [
     #schedule.use<"matmul_cpu", {rows = 4, vectors = 3, chunk = 16, pack = false, passes = 1}>,
     #schedule.use<"matmul_cpu", {rows = 8, vectors = 3, chunk = 64, pack = false, passes = 1}>]>
-    demands [#graph.demanded<d0 < 0>] : tensor<64x48xf32>
+    requires [#graph.required<d0 < 0>] : tensor<64x48xf32>
   func.return %y : tensor<64x48xf32>
 }"""
 

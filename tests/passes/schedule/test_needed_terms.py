@@ -7,13 +7,13 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.dialects.graph import MatmulOp
 from treadle.ir import lower, parse
-from treadle.passes.graph.graph_demand import extents_of
+from treadle.passes.graph.graph_required_regions import extents_of
 from treadle.passes.schedule.instance import instance_of, needed_terms
 
 MODULE = """
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %m: tensor<i64>, %n: tensor<i64>) -> tensor<64x48xf32>
     attributes {{input_names = ["x", "w", "m", "n"], output_names = ["y"], extents = ["m", "n"],
-                output_demand = [#graph.demanded<d0 < 0>]}} {{
+                output_required = [#graph.required<d0 < 0>]}} {{
   %a = graph.mask %x below %n {{dim = 1 : i64, fill = 0.0 : f32}}
       : (tensor<64x32xf32>, tensor<i64>) -> tensor<64x32xf32>
   %b = graph.mask %w below %{extent} {{dim = {dim} : i64, fill = 0.0 : f32}}

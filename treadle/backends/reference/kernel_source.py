@@ -280,7 +280,7 @@ class _Writer(KernelText):
             loop.BarrierOp: self._barrier,
             loop.ArriveOp: self._arrive,
             loop.PrefetchOp: lambda op: None,
-            loop.AgainOp: lambda op: self.names.update({op.result: self.names[op.index]}),
+            loop.OpaqueOp: lambda op: self.names.update({op.result: self.names[op.index]}),
             loop.AgainBufferOp: lambda op: self.names.update({op.result: self.names[op.buffer]}),
             loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,

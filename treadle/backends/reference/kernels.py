@@ -39,7 +39,7 @@ class Kernel:
         self.grid, self.threads = op.grid.value.data, op.threads.value.data
         self.types = [cast("MemRefType[Attribute]", arg.type) for arg in op.body.block.args[:-2]]
         self.num_outputs = len(op.outputs) if isinstance(op, KernelOp) else op.num_outputs
-        partial = op.demands if isinstance(op, KernelOp) else op.partial
+        partial = op.required_regions if isinstance(op, KernelOp) else op.partial
         self.partial = partial is not None
         self.source: KernelSource = kernel_source(self.name, op.body.block, self.num_outputs)
 

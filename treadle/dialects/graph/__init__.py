@@ -14,7 +14,7 @@ from treadle.dialects.graph.constant import ConstantOp
 from treadle.dialects.graph.control import IfOp, LoopOp
 from treadle.dialects.graph.definition import Operator, definition
 from treadle.dialects.graph.elementwise import BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp
-from treadle.dialects.graph.fused import DemandedAttr, FusedOp
+from treadle.dialects.graph.fused import FusedOp, RequiredAttr
 from treadle.dialects.graph.linear import ConvOp, ConvTransposeOp, MatmulOp, PackedConvOp, PackedMatmulOp
 from treadle.dialects.graph.movement import (
     BroadcastOp,
@@ -45,14 +45,52 @@ GRAPH = Dialect(
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
     ],
-    [BlobAttr, DemandedAttr, DimsAttr, InlineAttr],
+    [BlobAttr, RequiredAttr, DimsAttr, InlineAttr],
 )  # fmt: skip
 
 __all__ = [
-    "GRAPH", "ArgReductionOp", "AtOp", "AttentionOp", "BatchNormOp", "BinaryOp", "BitcastOp", "BlobAttr",
-    "BroadcastOp", "CastOp", "ComputeOp", "ConcatOp", "ConstantOp", "ConvOp", "ConvTransposeOp", "DemandedAttr",
-    "DimsAttr", "FusedOp", "GatherOp", "IfOp", "InlineAttr", "LayerNormOp", "LoopOp", "MaskOp", "MatmulOp", "Operator",
-    "PackedConvOp", "PackedMatmulOp", "PadOp", "PoolOp", "ReduceOp", "ReductionOp", "ReshapeOp", "ResizeOp",
-    "RmsNormOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhereOp", "WholeOp", "WinogradConvOp", "YieldOp",
+    "GRAPH",
+    "ArgReductionOp",
+    "AtOp",
+    "AttentionOp",
+    "BatchNormOp",
+    "BinaryOp",
+    "BitcastOp",
+    "BlobAttr",
+    "BroadcastOp",
+    "CastOp",
+    "ComputeOp",
+    "ConcatOp",
+    "ConstantOp",
+    "ConvOp",
+    "ConvTransposeOp",
+    "DimsAttr",
+    "FusedOp",
+    "GatherOp",
+    "IfOp",
+    "InlineAttr",
+    "LayerNormOp",
+    "LoopOp",
+    "MaskOp",
+    "MatmulOp",
+    "Operator",
+    "PackedConvOp",
+    "PackedMatmulOp",
+    "PadOp",
+    "PoolOp",
+    "ReduceOp",
+    "ReductionOp",
+    "RequiredAttr",
+    "ReshapeOp",
+    "ResizeOp",
+    "RmsNormOp",
+    "SliceOp",
+    "SoftmaxOp",
+    "TransposeOp",
+    "UnaryOp",
+    "WhereOp",
+    "WholeOp",
+    "WinogradConvOp",
+    "YieldOp",
     "definition",
 ]  # fmt: skip

@@ -56,11 +56,11 @@ class Constraint:
 
 
 @irdl_attr_definition
-class DemandedAttr(Data[tuple[Constraint, ...]]):
+class RequiredAttr(Data[tuple[Constraint, ...]]):
     """The elements of a tensor that anybody needs: those for which all of the constraints hold.
 
     ```mlir
-    #graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>
+    #graph.required<d0 floordiv 512 < 0, d0 mod 512 < 1>
     ```
     `d0` is the element's first index; the number after `<` is that of an extent, one of @main's last arguments, which
     its attribute `extents` names. Other elements may hold anything. Without constraints every element is needed.
@@ -68,10 +68,10 @@ class DemandedAttr(Data[tuple[Constraint, ...]]):
     ones have equal texts, and constraints are sorted. Rejected: a variable that is no dimension, a negative extent.
     """
 
-    name = "graph.demanded"
+    name = "graph.required"
 
     @classmethod
-    def of(cls, constraints: Iterable[Constraint]) -> DemandedAttr:
+    def of(cls, constraints: Iterable[Constraint]) -> RequiredAttr:
         return cls(_sorted(constraints))
 
     def verify(self) -> None:
@@ -104,34 +104,34 @@ def _sorted(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     return tuple(sorted(dict.fromkeys(constraints), key=lambda each: (each.extent, str(each))))
 
 
-def check_demands(demands: Iterable[object], ranks: Sequence[int]) -> None:
-    """VerifyException unless there is one `#graph.demanded` for each of some tensors, which fits its rank."""
-    given = list(demands)
+def check_required(required_regions: Iterable[object], ranks: Sequence[int]) -> None:
+    """VerifyException unless there is one `#graph.required` for each of some tensors, which fits its rank."""
+    given = list(required_regions)
     if len(given) != len(ranks):
-        raise VerifyException(f"{len(given)} demands for {len(ranks)} tensors")
-    for demanded, rank in zip(given, ranks, strict=True):
-        if not isinstance(demanded, DemandedAttr):
-            raise VerifyException(f"a demand is {demanded}: expected #graph.demanded<...>")
-        if demanded.rank > rank:
-            raise VerifyException(f"{demanded} constrains d{demanded.rank - 1} of a tensor of rank {rank}")
+        raise VerifyException(f"{len(given)} required regions for {len(ranks)} tensors")
+    for required, rank in zip(given, ranks, strict=True):
+        if not isinstance(required, RequiredAttr):
+            raise VerifyException(f"a required region is {required}: expected #graph.required<...>")
+        if required.rank > rank:
+            raise VerifyException(f"{required} constrains d{required.rank - 1} of a tensor of rank {rank}")
 
 
-def print_demands(printer: Printer, demands: ArrayAttr | None) -> None:
-    """` demands [#graph.demanded<d0 < 0>]`, or nothing."""
-    if demands is not None:
-        printer.print_string(" demands ")
-        printer.print_attribute(demands)
+def print_required(printer: Printer, required_regions: ArrayAttr | None) -> None:
+    """` requires [#graph.required<d0 < 0>]`, or nothing."""
+    if required_regions is not None:
+        printer.print_string(" requires ")
+        printer.print_attribute(required_regions)
 
 
-def parse_demands(parser: AttrParser) -> ArrayAttr | None:
-    """What `print_demands` prints."""
-    if parser.parse_optional_keyword("demands") is None:
+def parse_required(parser: AttrParser) -> ArrayAttr | None:
+    """What `print_required` prints."""
+    if parser.parse_optional_keyword("requires") is None:
         return None
     position = parser.pos
-    demands = parser.parse_attribute()
-    if not isinstance(demands, ArrayAttr):
-        parser.raise_error(f"expected [#graph.demanded<...>], got {demands}", position)
-    return demands
+    required_regions = parser.parse_attribute()
+    if not isinstance(required_regions, ArrayAttr):
+        parser.raise_error(f"expected [#graph.required<...>], got {required_regions}", position)
+    return required_regions
 
 
 def _constraint(parser: AttrParser) -> Constraint:
@@ -203,16 +203,17 @@ class FusedOp(IRDLOperation, NamesNodes):
     The schedule may also be the symbol of a `schedule.program`: `schedule @tiled`, or, where extents are data, several
     decisions and a tree: `schedule #schedule.dispatch<...>`. Tensors from outside are captured.
     A group whose intermediate result others read, too, gives several tensors: `%m, %y = graph.fused ... { ...
-    graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. After the schedule, `demands
-    [#graph.demanded<d0 < 0>, #graph.demanded<>]` says which elements of each result anybody needs; without it, all.
-    Rejected: result types that are not the yielded ones, a group without any, demands that do not fit the results.
+    graph.yield %m, %r : ... } : tensor<64x64xf32>, tensor<64x64xf32>`. After the schedule, `required regions
+    [#graph.required<d0 < 0>, #graph.required<>]` says which elements of each result anybody needs; without it, all.
+    Rejected: result types that are not the yielded ones, a group without any, required regions that do not fit the
+    results.
     """
 
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
     schedule = opt_prop_def(UseAttr | SymbolRefAttr | DispatchAttr)
-    demands = opt_prop_def(ArrayAttr)
+    required_regions = opt_prop_def(ArrayAttr)
     outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
 
@@ -229,8 +230,8 @@ class FusedOp(IRDLOperation, NamesNodes):
             raise VerifyException("yields nothing: expected at least one tensor")
         if yields != list(self.outputs.types):
             raise VerifyException(f"yields {_listed(yields)}, result is {_listed(self.outputs.types)}")
-        if self.demands is not None:
-            check_demands(self.demands, [t.get_num_dims() for t in yields if isinstance(t, TensorType)])
+        if self.required_regions is not None:
+            check_required(self.required_regions, [t.get_num_dims() for t in yields if isinstance(t, TensorType)])
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
@@ -240,7 +241,7 @@ class FusedOp(IRDLOperation, NamesNodes):
         if self.schedule is not None:
             printer.print_string(" schedule ")
             printer.print_attribute(self.schedule)
-        print_demands(printer, self.demands)
+        print_required(printer, self.required_regions)
         printer.print_string(" : ")
         printer.print_list(self.outputs.types, printer.print_attribute)
 
@@ -255,7 +256,7 @@ class FusedOp(IRDLOperation, NamesNodes):
             if not isinstance(schedule, UseAttr | SymbolRefAttr | DispatchAttr):
                 accepted = "#schedule.use<...>, #schedule.dispatch<...> or a program's symbol"
                 parser.raise_error(f"expected {accepted}, got {schedule}", position)
-        demands = parse_demands(parser)
+        required_regions = parse_required(parser)
         parser.parse_punctuation(":")
         position = parser.pos
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
@@ -263,7 +264,7 @@ class FusedOp(IRDLOperation, NamesNodes):
         if types != yields:
             parser.raise_error(f"yields {_listed(yields)}, result is {_listed(types)}", position)
         fused = cls(label, body, schedule)
-        fused.demands = demands
+        fused.required_regions = required_regions
         return fused
 
 

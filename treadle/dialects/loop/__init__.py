@@ -9,7 +9,7 @@ memory, which may be asynchronous: `copy.py`. Folds of a warp, products of tiles
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.loop.access import AgainBufferOp, AgainOp, AllocOp, BarrierOp, LoadOp, PrefetchOp, StoreOp
+from treadle.dialects.loop.access import AgainBufferOp, AllocOp, BarrierOp, LoadOp, OpaqueOp, PrefetchOp, StoreOp
 from treadle.dialects.loop.attributes import (
     Space,
     SpaceAttr,
@@ -52,7 +52,7 @@ from treadle.dialects.loop.vector import (
 LOOP = Dialect(
     "loop",
     [
-        AgainBufferOp, AgainOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
+        AgainBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
         KernelOp, LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
         PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
@@ -69,7 +69,6 @@ __all__ = [
     "TILE_ROWS",
     "WARP",
     "AgainBufferOp",
-    "AgainOp",
     "AllocOp",
     "ArriveOp",
     "AsyncCopyOp",
@@ -87,6 +86,7 @@ __all__ = [
     "LoadOp",
     "MmaOp",
     "MultiplyTilesOp",
+    "OpaqueOp",
     "PrefetchOp",
     "RoundTf32Op",
     "Space",

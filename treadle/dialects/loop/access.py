@@ -249,17 +249,17 @@ class BarrierOp(IRDLOperation):
 
 
 @irdl_op_definition
-class AgainOp(IRDLOperation):
+class OpaqueOp(IRDLOperation):
     """The same index, as one that the C compiler knows nothing of: what is loaded there is loaded again.
 
     ```mlir
-    %later = loop.again %at
+    %later = loop.opaque %at
     ```
     Two loads at equal indices without a store between them become one, whose value stays in a register or on the stack
     until its last use. Where the second load costs less than that, its index goes through this operation.
     """
 
-    name = "loop.again"
+    name = "loop.opaque"
     index = operand_def(IndexType())
     result = result_def(IndexType())
     traits = traits_def(Pure())

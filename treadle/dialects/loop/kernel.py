@@ -50,7 +50,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr, parse_dispatch, print_dispatch
 from treadle.dialects.effects import Convergent, OrdersMemory
-from treadle.dialects.graph.fused import check_demands, parse_demands, print_demands
+from treadle.dialects.graph.fused import check_required, parse_required, print_required
 from treadle.dialects.location import NamesNodes
 from treadle.dialects.loop.access import parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr, memref_of, type_of
@@ -183,19 +183,19 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     ```
     Outside it takes and gives tensors; inside, its arguments are the buffers that hold them, the number of the block
     and the number of the thread in its block. Blocks are independent and run in any order; every element of each result
-    that is demanded is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = `
+    that is required is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = `
     gives them names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the
     threads, limits the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many
-    arithmetic operations the results take by their definition. `demands [#graph.demanded<d0 < 0>]`, after the results,
-    says of each which elements are demanded; without it, all are. `joins [0, 400]`, after that, says that the result is
+    arithmetic operations the results take by their definition. `requires [#graph.required<d0 < 0>]`, after the results,
+    says of each which elements are required; without it, all are. `joins [0, 400]`, after that, says that the result is
     nothing else than the operands, each from that element on. The body captures nothing. A tensor may be `flat`:
 
     ```mlir
     ins(%A = %x : tensor<8x512xf32> flat)
     ```
     then its buffer is `memref<4096xf32>`, and the kernel says itself where in it an element lies.
-    Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, demands
-    that do not fit the results, operands that are not all of the one result that they are joined to.
+    Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, required
+    regions that do not fit the results, operands that are not all of the one result that they are joined to.
     """
 
     name = "loop.kernel"
@@ -206,7 +206,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
-    demands = opt_prop_def(ArrayAttr)
+    required_regions = opt_prop_def(ArrayAttr)
     joins = opt_prop_def(DenseArrayBase.constr(i64))
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
@@ -260,8 +260,8 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
                 f"@{self.sym_name.data}: the body takes ({', '.join(map(str, actual))}): "
                 f"expected ({', '.join(map(str, expected))})"
             )
-        if self.demands is not None:
-            check_demands(self.demands, [t.get_num_dims() for t in tensors[len(self.inputs) :]])
+        if self.required_regions is not None:
+            check_required(self.required_regions, [t.get_num_dims() for t in tensors[len(self.inputs) :]])
         if self.joins is not None:
             self._check_joins(tensors)
 
@@ -288,7 +288,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         written = list(zip(self.output_buffers, self.outputs, strict=True))
         printer.print_list(written, lambda pair: _print_tensor(printer, pair[0], *pair))
         printer.print_string(")")
-        print_demands(printer, self.demands)
+        print_required(printer, self.required_regions)
         if self.offsets is not None:
             printer.print_string(f" joins {list(self.offsets)}")
         _print_shape(printer, self)
@@ -314,13 +314,13 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
 
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
-        demands = parse_demands(parser)
+        required_regions = parse_required(parser)
         joins = None
         if parser.parse_optional_keyword("joins") is not None:
             joins = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
         shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
         kernel = cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
-        kernel.demands = demands
+        kernel.required_regions = required_regions
         kernel.joins = None if joins is None else DenseArrayBase.from_list(i64, joins)
         return kernel
 

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import TensorSizes, element_type, is_float_dtype
-from treadle.dialects.graph.fused import Constraint, DemandedAttr, dimension
+from treadle.dialects.graph.fused import Constraint, RequiredAttr, dimension
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, bounds_of, expression_of
@@ -90,14 +90,15 @@ def _values_of(dtype: np.dtype[np.generic]) -> str:
     return "numbers within the range of the type"
 
 
-# What @main says of dimensions that change from call to call: attributes for the runtime and for `graph-demand`.
+# What @main says of dimensions that change from call to call: attributes for the runtime and for
+# `graph-required-regions`.
 #
 # - `symbols = ["batch:1..8", "w:32..2048:32"]`: what a caller chooses: name, range, and what it is a multiple of;
 # - `input_extents = [["batch", "3"], ...]`: the extent of each dimension of each input;
 # - `extents = ["batch", "2 * seq"]`: what the last arguments are;
 # - `output_extents = [["batch", "seq", "768"], ["batch<=8, seq<=512"]]`: the extent of each dimension of each
 #   result; one that merges several lists them, with the largest of each, outermost first;
-# - `output_demand`: the elements within those extents;
+# - `output_required`: the elements within those extents;
 # - `found = ["found0"]`: extents that depend on data (docs/adr/0047): the last results, scalars, are their values.
 
 
@@ -119,7 +120,7 @@ def symbolic_attributes(
         "symbols": _texts(symbols.dims.values()),
         "input_extents": ArrayAttr([_texts(map(_input_text, each.extents)) for each in inputs]),
         "extents": _texts(g.extents),
-        "output_demand": ArrayAttr([_demand(tensor.shape, numbers) for tensor in results]),
+        "output_required": ArrayAttr([_required_region(tensor.shape, numbers) for tensor in results]),
     }
 
 
@@ -141,11 +142,11 @@ def _text(extent: Symbolic) -> str:
     return str(expression_of(extent))
 
 
-def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedAttr:
+def _required_region(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> RequiredAttr:
     """The elements within the extents: of a merged dimension, positions have a digit for each factor."""
     constraints: list[Constraint] = []
     if 0 in bounds_of(shape):
-        return DemandedAttr.of(constraints)
+        return RequiredAttr.of(constraints)
     for d, extent in enumerate(shape):
         parts, rest = _parts(extent), dimension(d)
         for n, part in reversed(list(enumerate(parts))):
@@ -153,7 +154,7 @@ def _demand(shape: Sequence[Symbolic], numbers: Mapping[Expr, int]) -> DemandedA
             if number is not None:
                 constraints.append(Constraint(rest % bound_of(part) if n else rest, number))
             rest = rest // bound_of(part)
-    return DemandedAttr.of(constraints)
+    return RequiredAttr.of(constraints)
 
 
 _RANGES = ", each a number, or a range such as 1..64"

@@ -34,7 +34,7 @@ from treadle.passes.graph.definition_analysis import (
     worth_storing,
 )
 from treadle.passes.graph.fusion_group import Group, tensors_of
-from treadle.passes.graph.graph_demand import enclosing_function, extent_below, extents_of
+from treadle.passes.graph.graph_required_regions import enclosing_function, extent_below, extents_of
 from treadle.target import Target
 
 # Tensors whose elements a definition compares with each other: they are stored, and not computed at each read.
@@ -124,7 +124,7 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
 
 def ends_sums(compute: ComputeOp, groups: Sequence[Group], target: Target) -> bool:
     """Whether a compute is a mask of 0 beyond an extent along the dimension that matrix products sum over, where their
-    loops end on a CPU (`loop-end-sums`): then its predicate is not tested at all."""
+    loops end on a CPU (`loop-clamp-reductions`): then its predicate is not tested at all."""
     read, main = yielded(compute.body).owner, enclosing_function(compute)
     if target.is_cuda or main is None or not isinstance(read, AtOp) or not _is_zero(read.otherwise):
         return False

@@ -132,7 +132,7 @@ class KernelArguments:
         new.location = old.location
         Rewriter.insert_op(new, InsertPoint.before(old))
         if result_types is None:
-            new.demands = old.demands
+            new.required_regions = old.required_regions
             for result, replaced in zip(new.outputs, old.outputs, strict=True):
                 result.name_hint = replaced.name_hint
             Rewriter.replace_op(old, [], new.results)

@@ -24,7 +24,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.graph import RequiredAttr
 from treadle.dialects.loop import DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.scalar import number_op
 from treadle.dialects.task import ForOp
@@ -33,10 +33,10 @@ from treadle.index.contiguity import LANE, in_lanes
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.reader import Bounds, IndexReader, comparisons_around, comparisons_in
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_demand import Extents, extents_of
-from treadle.passes.loop.demanded_levels import read_extent
+from treadle.passes.graph.graph_required_regions import Extents, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.required_levels import read_extent
 from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 
@@ -308,8 +308,8 @@ class DenseRewriting:
             for access in [use.operation for use in buffer.uses]:
                 assert isinstance(access, LoadOp | StoreOp)
                 self._access(access, plans[tensor][access])
-        if self._kernel.demands is None:
-            self._kernel.demands = ArrayAttr([DemandedAttr.of([]) for _ in self._kernel.outputs])
+        if self._kernel.required_regions is None:
+            self._kernel.required_regions = ArrayAttr([RequiredAttr.of([]) for _ in self._kernel.outputs])
         self._arguments.rebuild()
 
     def _access(self, access: LoadOp | StoreOp, steps: Sequence[Step]) -> None:

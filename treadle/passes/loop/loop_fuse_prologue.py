@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ComputeOp, DemandedAttr, FusedOp
+from treadle.dialects.graph import ComputeOp, FusedOp, RequiredAttr
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import KernelOp, LoadOp
@@ -99,7 +99,7 @@ def dissolve(fused: FusedOp) -> None:
     kernel, given = members[0], list(yielded_values(fused.body))
     if any(value.owner is not kernel for value in given):
         return
-    kernel.demands = _demands(kernel, fused, given)
+    kernel.required_regions = _required_regions(kernel, fused, given)
     kernel.detach()
     Rewriter.insert_op(kernel, InsertPoint.before(fused))
     for value, result in zip(given, fused.outputs, strict=True):
@@ -107,10 +107,15 @@ def dissolve(fused: FusedOp) -> None:
     Rewriter.replace_op(fused, [], given)
 
 
-def _demands(kernel: KernelOp, fused: FusedOp, given: Sequence[SSAValue]) -> ArrayAttr | None:
-    """What is demanded of a group's results, as demands of its kernel's; of what it gives twice, everything."""
-    if fused.demands is None:
+def _required_regions(kernel: KernelOp, fused: FusedOp, given: Sequence[SSAValue]) -> ArrayAttr | None:
+    """What is required of a group's results, as required regions of its kernel's; of what it gives twice,
+    everything."""
+    if fused.required_regions is None:
         return None
-    demands: Sequence[Attribute] = fused.demands.data
-    known = {value: demand for value, demand in zip(given, demands, strict=True) if given.count(value) == 1}
-    return ArrayAttr([known.get(result, DemandedAttr.of([])) for result in kernel.outputs])
+    required_regions: Sequence[Attribute] = fused.required_regions.data
+    known = {
+        value: required_region
+        for value, required_region in zip(given, required_regions, strict=True)
+        if given.count(value) == 1
+    }
+    return ArrayAttr([known.get(result, RequiredAttr.of([])) for result in kernel.outputs])

@@ -188,9 +188,9 @@ class LoopToCPass(ModulePass):
     }
     ```
     Buffers become `memref.alloca`, whatever their space; barriers vanish, since a block has one thread. Where a block
-    does nothing unless its number is less than some value, as `loop-trim` writes it, only those blocks are distributed:
-    else one worker would have most of the work.
-    Raises TreadleError for a kernel of several threads a block.
+    does nothing unless its number is less than some value, as `loop-skip-padding` writes it, only those blocks are
+    distributed: else one worker would have most of the work. Raises TreadleError for a kernel of several threads a
+    block.
     """
 
     name = "loop-to-c"

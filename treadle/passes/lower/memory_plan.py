@@ -71,7 +71,7 @@ def joined_values(steps: Sequence[KernelOp | DispatchOp], returned: Sequence[SSA
     joined = JoinedValues()
     own = {value for step in steps for value in step.outputs}.difference(returned)
     for step in steps:
-        offsets = step.offsets if isinstance(step, KernelOp) and step.demands is None else None
+        offsets = step.offsets if isinstance(step, KernelOp) and step.required_regions is None else None
         if not isinstance(step, KernelOp) or offsets is None:
             continue
         whole = step.outputs[0]
@@ -119,7 +119,7 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
 def kernel_key(kernel: KernelOp) -> Key:
     """A key of what a kernel does, without its names: kernels with equal keys are equal programs."""
     shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
-    return (*shape, kernel.demands is None, _block_key(kernel.body.block, {}))
+    return (*shape, kernel.required_regions is None, _block_key(kernel.body.block, {}))
 
 
 def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
@@ -142,7 +142,7 @@ def _function(kernel: KernelOp, name: str) -> LoopFuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
     function = LoopFuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
     function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
-    function.partial = None if kernel.demands is None else UnitAttr()
+    function.partial = None if kernel.required_regions is None else UnitAttr()
     function.location = kernel.location
     return function
 

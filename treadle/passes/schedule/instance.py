@@ -14,12 +14,18 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import ComputeOp, ConstantOp, DemandedAttr, FusedOp, MatmulOp, ReduceOp, WholeOp, YieldOp
+from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, MatmulOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_demand import Extents, enclosing_function, extent_below, extents_of, unknown_extent
+from treadle.passes.graph.graph_required_regions import (
+    Extents,
+    enclosing_function,
+    extent_below,
+    extents_of,
+    unknown_extent,
+)
 from treadle.schedules.template import Anchor
 
 # Which member of a fused group is scheduled.
@@ -65,8 +71,8 @@ DIGEST_DIGITS = 12
 
 @dataclass(frozen=True)
 class GroupProgram:
-    """A group whose operands are the arguments of @main, without names, locations, decisions, demands and constants'
-    values.
+    """A group whose operands are the arguments of @main, without names, locations, decisions, required regions and
+    constants' values.
 
     constants: the arguments' numbers that are constants in the model, such as weights
     """
@@ -103,7 +109,7 @@ def group_program(fused: FusedOp) -> GroupProgram:
     operands = captured(fused)
     block = Block(arg_types=[value.type for value in operands])
     copy = fused.clone(dict(zip(operands, block.args, strict=True)))
-    copy.schedule = copy.demands = None
+    copy.schedule = copy.required_regions = None
     _forget_names(copy)
     block.add_ops([copy, ReturnOp(*copy.outputs)])
     types = [value.type for value in operands], list(copy.outputs.types)
@@ -113,11 +119,11 @@ def group_program(fused: FusedOp) -> GroupProgram:
 
 
 def ranged_group_program(fused: FusedOp) -> GroupProgram | None:
-    """The program of a group of a ranged model, with its demands, and with the module's extents as its last arguments;
-    None where nothing is demanded in part."""
+    """The program of a group of a ranged model, with its required regions, and with the module's extents as its last
+    arguments; None where nothing is required in part."""
     main = enclosing_function(fused)
     extents: Extents = {} if main is None else extents_of(main)
-    if main is None or fused.demands is None or not extents:
+    if main is None or fused.required_regions is None or not extents:
         return None
     operands = [value for value in captured(fused) if value not in extents]
     arguments: list[SSAValue] = [*operands, *extents]
@@ -172,19 +178,19 @@ def _forget_names(op: Operation) -> None:
 _LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
 
 
-def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence[int]) -> tuple[int, ...]:
-    """How many indices of each dimension are demanded where the extents have these values.
+def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence[int]) -> tuple[int, ...]:
+    """How many indices of each dimension are required where the extents have these values.
 
     Constraints on several dimensions at once are left out: they need more elements than there are counted.
     TreadleError for one on an extent that has no value.
     """
-    unknown = [constraint for constraint in demanded.data if constraint.extent >= len(extents)]
+    unknown = [constraint for constraint in required.data if constraint.extent >= len(extents)]
     if unknown:
         raise unknown_extent(unknown[0].extent, len(extents))
     found: list[int] = []
     for d, extent in enumerate(shape):
         inside = np.ones(extent, np.bool_)
-        for constraint in demanded.data:
+        for constraint in required.data:
             if {str(v) for v in constraint.index.vars()} == {f"d{d}"}:
                 indices: Any = np.arange(extent)
                 inside &= constraint.index.evaluate({f"d{d}": indices}) < extents[constraint.extent]
@@ -194,7 +200,7 @@ def needed_shape(shape: Sequence[int], demanded: DemandedAttr, extents: Sequence
 
 def needed_terms(anchor: MatmulOp, values: Sequence[int], extents: Extents) -> int:
     """How many terms of a sum a call with these values of the extents computes: those that the mask of the right
-    operand's rows leaves, where loop-end-sums ends the sum."""
+    operand's rows leaves, where loop-clamp-reductions ends the sum."""
     producer, terms = anchor.b.owner, anchor.reduction_extent
     if isinstance(producer, ComputeOp) and len(producer.body.block.args) > 1:
         row = producer.body.block.args[-2]

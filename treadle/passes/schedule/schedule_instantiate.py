@@ -18,7 +18,7 @@ from treadle.dialects.loop import DispatchOp, KernelOp
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_deduplicate import joined_tensors
-from treadle.passes.graph.graph_demand import enclosing_function, extents_of
+from treadle.passes.graph.graph_required_regions import enclosing_function, extents_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel

@@ -22,7 +22,7 @@ from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.location import location_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_demand import Extents, demand_within, enclosing_function, extents_of
+from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of, required_within
 from treadle.passes.schedule.instance import (
     SYMBOLS,
     anchor_of,
@@ -70,9 +70,9 @@ class RangedSchedules:
 
     def of(self, fused: FusedOp, default: UseAttr) -> UseAttr | DispatchAttr:
         """What `ranged_schedule` says of a group."""
-        if fused.demands is None:
+        if fused.required_regions is None:
             return default
-        key = group_program(fused).digest(), str(fused.demands)
+        key = group_program(fused).digest(), str(fused.required_regions)
         if key not in self._known:
             self._known[key] = ranged_schedule(fused, self._target, default)
         return self._known[key]
@@ -91,11 +91,11 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     points = module_points(fused) if isinstance(anchor, MatmulOp) else []
     if not points or not isinstance(anchor, MatmulOp):
         return default
-    demanded = demand_within(fused, anchor.result)
+    required = required_within(fused, anchor.result)
     main = enclosing_function(fused)
     extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
     shapes = [
-        (needed_shape(anchor.shape, demanded, point.extents), needed_terms(anchor, point.extents, extents))
+        (needed_shape(anchor.shape, required, point.extents), needed_terms(anchor, point.extents, extents))
         for point in points
     ]
     instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in shapes}
@@ -151,8 +151,8 @@ def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> l
     anchor = anchor_of(fused)
     if not isinstance(anchor, MatmulOp):
         return []
-    demanded = demand_within(fused, anchor.result)
-    shapes = dict.fromkeys(needed_shape(anchor.shape, demanded, point.extents) for point in points)
+    required = required_within(fused, anchor.result)
+    shapes = dict.fromkeys(needed_shape(anchor.shape, required, point.extents) for point in points)
     found = _defaults(anchor, [instance_of(anchor, shape) for shape in shapes], target)
     return list(dict.fromkeys(found))
 

@@ -154,7 +154,7 @@ def product_work(
 ) -> Work:
     """What `count_work` finds in the kernel that `matmul_cpu` builds, up to addresses and what follows the product.
 
-    heights: rows of the tiles that `loop-shorten-tiles` writes beside a taller one, if the product's rows are those
+    heights: rows of the tiles that `loop-tail-tiles` writes beside a taller one, if the product's rows are those
         that somebody needs of more. The choices may be those of a larger product: the extents are the anchor's.
     grid: blocks of the larger product's kernel, of which those that nobody needs still take a few cycles
     loads: what `right_loads` says of the larger product, whose memory it is

@@ -1,4 +1,4 @@
-"""loop-shorten-tiles: of a tile whose last rows nobody needs, the rows that somebody needs."""
+"""loop-tail-tiles: of a tile whose last rows nobody needs, the rows that somebody needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.graph import RequiredAttr
 from treadle.dialects.graph.fused import Constraint
 from treadle.dialects.loop import AllocOp, DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
@@ -22,17 +22,18 @@ from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_demand import ExtentArguments, enclosing_function, extents_of
-from treadle.passes.loop.demanded_levels import constraint_on, is_accessed_by_element, read_extent
+from treadle.passes.graph.graph_required_regions import ExtentArguments, enclosing_function, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
+from treadle.passes.loop.required_levels import constraint_on, is_accessed_by_element, read_extent
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.shapes.decision_tree import boxes
 
 
 @dataclass(frozen=True)
-class LoopShortenTilesPass(ModulePass):
-    """Writes register tiles of fewer rows beside those of kernels with demands, for where the demand ends.
+class LoopTailTilesPass(ModulePass):
+    """Writes register tiles of fewer rows beside those of kernels with required regions, for where the required region
+    ends.
 
     ```mlir
     scf.for %m = %c0 to %end step %c8 {
@@ -40,7 +41,7 @@ class LoopShortenTilesPass(ModulePass):
       ... task.for (%r, %n) in #task.map<repeat(8, 48)> ... loop.store %v, %C[%m + %r, %n] ...
     }
     ```
-    where `d0 < 0` is demanded of `%C`, and extent 0 is `%seq`, becomes
+    where `d0 < 0` is required of `%C`, and extent 0 is `%seq`, becomes
     ```mlir
     scf.for %m = %c0 to %end step %c8 {
       scf.if %seq <= %m + 1 {
@@ -58,18 +59,19 @@ class LoopShortenTilesPass(ModulePass):
     tile.
     """
 
-    name = "loop-shorten-tiles"
+    name = "loop-tail-tiles"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
             main = enclosing_function(kernel)
-            if kernel.demands is not None and kernel.threads.value.data == 1 and main is not None:
+            if kernel.required_regions is not None and kernel.threads.value.data == 1 and main is not None:
                 _shorten(kernel, ExtentArguments(extents_of(main)))
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A block that computes a tile: its rows, and the index that a demand compares with an extent, of row 0."""
+    """A block that computes a tile: its rows, and the index that a required region compares with an extent, of row
+    0."""
 
     block: Block
     rows: int
@@ -150,7 +152,7 @@ def _tile(kernel: KernelOp, block: Block, reader: IndexReader) -> _Tile | None:
     outside = [(op, row) for op, row in found if op.buffer not in own]
     waiting = {op.buffer for op, _ in outside if isinstance(op, StoreOp)} - set(kernel.output_buffers)
     results = [(op, row) for op, row in outside if isinstance(op, StoreOp) and op.buffer not in waiting]
-    tile = _demanded_tile(kernel, block, rows, results, reader)
+    tile = _required_tile(kernel, block, rows, results, reader)
     if tile is None or not all(_keeps_rows(buffer, tile, outside, reader) for buffer in waiting):
         return None
     return tile
@@ -194,19 +196,19 @@ def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
     return None
 
 
-def _demanded_tile(
+def _required_tile(
     kernel: KernelOp, block: Block, rows: int, stores: Sequence[tuple[StoreOp, SSAValue]], reader: IndexReader
 ) -> _Tile | None:
     """The tile, if one constraint on rows holds for all that it stores."""
     common: list[tuple[Expr, int]] | None = None
     for store, row in stores:
-        if kernel.demands is None:
+        if kernel.required_regions is None:
             return None
-        demanded = kernel.demands.data[list[SSAValue](kernel.output_buffers).index(store.buffer)]
-        assert isinstance(demanded, DemandedAttr)
+        required = kernel.required_regions.data[list[SSAValue](kernel.output_buffers).index(store.buffer)]
+        assert isinstance(required, RequiredAttr)
         index = [reader.read(i) for i in store.indices]
         found: list[tuple[Expr, int]] = []
-        for constraint in demanded.data:
+        for constraint in required.data:
             split = split_linear(constraint.at(index), row)
             if split is not None and split[0] == 1 and not _is_inside(split[1], block):
                 found.append((split[1], constraint.extent))
@@ -273,4 +275,4 @@ def _insert_shortened(ops: Sequence[Operation], block: Block, rows: int) -> None
             task.mapping = MapAttr.get(repeat(rows, *task.mapping.data.shape[1:]))
 
 
-__all__ = ["LoopShortenTilesPass"]
+__all__ = ["LoopTailTilesPass"]

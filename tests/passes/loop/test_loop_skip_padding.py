@@ -1,4 +1,4 @@
-"""loop-trim: what is demanded is right, compiled and emulated; and what is not is not computed."""
+"""loop-skip-padding: what is required is right, compiled and emulated; and what is not is not computed."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_the_reference_runs_kernels_that_leave_elements(name: str, target: str):
             outputs = run_module(module, given, reverse=reverse)
             case.check(extents, outputs, exact)
             assert np.isnan(outputs[0]).any()
-        whole = parse(re.sub(r" demands \[[^]]*\]| partial", "", print_text(module)))
+        whole = parse(re.sub(r" requires \[[^]]*\]| partial", "", print_text(module)))
         with pytest.raises(TreadleError, match=r"element \[.*\] of .*result.* is never stored"):
             run_module(whole, given)

@@ -1,4 +1,4 @@
-"""`#graph.demanded`: its text reads back in one order, and each diagnostic."""
+"""`#graph.required`: its text reads back in one order, and each diagnostic."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import Builtin
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from treadle.dialects.graph import GRAPH, DemandedAttr
-from treadle.dialects.graph.fused import Constraint, check_demands, dimension
+from treadle.dialects.graph import GRAPH, RequiredAttr
+from treadle.dialects.graph.fused import Constraint, check_required, dimension
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.ir import parse as parse_module
@@ -23,9 +23,9 @@ CONTEXT.load_dialect(GRAPH)
 D0, D1 = dimension(0), dimension(1)
 
 
-def parse(text: str) -> DemandedAttr:
-    attribute = Parser(CONTEXT, f"#graph.demanded<{text}>").parse_attribute()
-    assert isinstance(attribute, DemandedAttr)
+def parse(text: str) -> RequiredAttr:
+    attribute = Parser(CONTEXT, f"#graph.required<{text}>").parse_attribute()
+    assert isinstance(attribute, RequiredAttr)
     return attribute
 
 
@@ -43,9 +43,9 @@ def parse(text: str) -> DemandedAttr:
     ],
 )
 def test_text_reads_back(text: str, constraints: list[tuple[Expr, int]]):
-    expected = DemandedAttr.of(Constraint(*each) for each in constraints)
+    expected = RequiredAttr.of(Constraint(*each) for each in constraints)
     assert parse(text) == expected
-    assert parse(str(expected)[len("#graph.demanded<") : -1]) == expected
+    assert parse(str(expected)[len("#graph.required<") : -1]) == expected
 
 
 def combined(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -71,7 +71,7 @@ def test_text_of_any_expression_reads_back(e: Expr):
 
 def test_one_meaning_has_one_text():
     other = parse("d1 < 1, (d0 floordiv 4) floordiv 128 < 0, d0 + d1 - d0 < 1, d1 < 1")
-    assert str(other) == "#graph.demanded<d0 floordiv 512 < 0, d1 < 1>"
+    assert str(other) == "#graph.required<d0 floordiv 512 < 0, d1 < 1>"
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_rejected_text(text: str, message: str):
 )
 def test_rejected_constraints(constraints: tuple[Constraint, ...], message: str):
     with pytest.raises(VerifyException, match=message):
-        DemandedAttr(constraints)
+        RequiredAttr(constraints)
 
 
-def test_demands_fit_tensors():
-    demanded = parse("d0 < 0, d1 mod 4 < 0")
-    check_demands([demanded, parse("")], [2, 0])
-    with pytest.raises(VerifyException, match="1 demands for 2 tensors"):
-        check_demands([demanded], [2, 2])
+def test_required_regions_fit_tensors():
+    required = parse("d0 < 0, d1 mod 4 < 0")
+    check_required([required, parse("")], [2, 0])
+    with pytest.raises(VerifyException, match="1 required regions for 2 tensors"):
+        check_required([required], [2, 2])
     with pytest.raises(VerifyException, match="constrains d1 of a tensor of rank 1"):
-        check_demands([demanded], [1])
+        check_required([required], [1])
 
 
 GROUP = """
@@ -122,13 +122,13 @@ func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
       graph.yield %a : f32
     }} : tensor<8xf32>
     graph.yield %0 : tensor<8xf32>
-  }} demands {demands} : tensor<8xf32>
+  }} requires {required_regions} : tensor<8xf32>
   func.return %y : tensor<8xf32>
 }}
 """
 KERNEL = """
 func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
-  %y = loop.kernel @k ins(%A = %x : tensor<8xf32>) outs(%C : tensor<8xf32>) demands {demands}
+  %y = loop.kernel @k ins(%A = %x : tensor<8xf32>) outs(%C : tensor<8xf32>) requires {required_regions}
       grid(%b in 1) threads(%t in 1) {{
   }}
   func.return %y : tensor<8xf32>
@@ -137,23 +137,23 @@ func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
 
 
 @pytest.mark.parametrize("text", [GROUP, KERNEL])
-def test_groups_and_kernels_carry_demands(text: str):
-    module = parse_module(text.format(demands="[#graph.demanded<d0 < 0>]"))
+def test_groups_and_kernels_carry_required_regions(text: str):
+    module = parse_module(text.format(required_regions="[#graph.required<d0 < 0>]"))
     again = print_text(module)
-    assert "demands [#graph.demanded<d0 < 0>]" in again
+    assert "requires [#graph.required<d0 < 0>]" in again
     assert print_text(parse_module(again)) == again
 
 
 @pytest.mark.parametrize("text", [GROUP, KERNEL])
 @pytest.mark.parametrize(
-    ("demands", "message"),
+    ("required_regions", "message"),
     [
-        ("[]", "0 demands for 1 tensors"),
-        ("[#graph.demanded<d1 < 0>]", "constrains d1 of a tensor of rank 1"),
-        ("[1 : i64]", "expected #graph.demanded<...>"),
-        ("1 : i64", "expected .#graph.demanded<...>., got 1 : i64"),
+        ("[]", "0 required regions for 1 tensors"),
+        ("[#graph.required<d1 < 0>]", "constrains d1 of a tensor of rank 1"),
+        ("[1 : i64]", "expected #graph.required<...>"),
+        ("1 : i64", "expected .#graph.required<...>., got 1 : i64"),
     ],
 )
-def test_demands_that_do_not_fit(text: str, demands: str, message: str):
+def test_required_regions_that_do_not_fit(text: str, required_regions: str, message: str):
     with pytest.raises(TreadleError, match=message):
-        parse_module(text.format(demands=demands))
+        parse_module(text.format(required_regions=required_regions))

@@ -1,4 +1,4 @@
-"""loop-end-sums: products whose terms end at an extent, beside NumPy, for every extent; and what they cost."""
+"""loop-clamp-reductions: products whose terms end at an extent, beside NumPy, for every extent; and what they cost."""
 
 from __future__ import annotations
 

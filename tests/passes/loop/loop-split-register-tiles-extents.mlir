@@ -1,9 +1,9 @@
-// RUN: treadle-opt %s -p "loop-halve-tiles{target=avx512}" | filecheck %s
+// RUN: treadle-opt %s -p "loop-split-register-tiles{target=avx512}" | filecheck %s
 
 // As many terms as a call has: the tile is the same.
 // CHECK-LABEL: @a_part_of_the_terms
 // CHECK:       scf.for %k = %c0 to %end
-// CHECK:         loop.again
+// CHECK:         loop.opaque
 // CHECK:         scf.for %r
 // CHECK:         scf.for %{{.*}} = %c0 to %c7
 loop.func @a_part_of_the_terms(%extent: memref<i64>, %A: memref<1792xf32>, %B: memref<16384xf32>) grid(%b in 1) threads(%t in 1) {

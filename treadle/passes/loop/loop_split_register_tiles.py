@@ -1,4 +1,4 @@
-"""loop-halve-tiles: tiles that take more registers than there are add their terms by halves of a row."""
+"""loop-split-register-tiles: tiles that take more registers than there are add their terms by halves of a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.loop import AgainBufferOp, AgainOp, LoadOp, Space, SpaceAttr, type_of
+from treadle.dialects.loop import AgainBufferOp, LoadOp, OpaqueOp, Space, SpaceAttr, type_of
 from treadle.index.algebra import split_linear, stride_along
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
@@ -29,7 +29,7 @@ _KEPT = 8
 
 
 @dataclass(frozen=True)
-class LoopHalveTilesPass(ModulePass):
+class LoopSplitRegisterTilesPass(ModulePass):
     """Writes the loop over a tile's rows twice, for the first and the last vectors of a row, where all vectors of the
     tile, those of a row and a broadcast element are more than the target's registers.
 
@@ -44,7 +44,7 @@ class LoopHalveTilesPass(ModulePass):
     becomes, with 32 registers,
     ```mlir
     scf.for %r = ... { ... scf.for %n = %c0 to %c2 step %c1 { ... } {loop.unroll} } {loop.unroll}
-    %again = loop.again %k
+    %again = loop.opaque %k
     scf.for %r = ... {
       ...  // %at = %again + 16 * %r
       scf.for %n = %c2 to %c4 step %c1 { ... } {loop.unroll}
@@ -54,11 +54,11 @@ class LoopHalveTilesPass(ModulePass):
     (docs/adr/0053). Only where the rows of A are a constant distance apart: else addresses take the registers that are
     not there, and the loads cost more than what they save. Rows of windows are, where a tile ends before a row of the
     image does: loops are read as multiples of their steps. Where another row reads an element few terms later, the
-    first index goes through `loop.again`, too. A buffer of the kernel's own is read through `loop.again_buffer`: beside
-    the address of such a buffer GCC keeps no sum in a register (docs/adr/0060).
+    first index goes through `loop.opaque`, too. A buffer of the kernel's own is read through `loop.again_buffer`:
+    beside the address of such a buffer GCC keeps no sum in a register (docs/adr/0060).
     """
 
-    name = "loop-halve-tiles"
+    name = "loop-split-register-tiles"
     target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -187,7 +187,7 @@ def _halve(tile: _Tile) -> None:
 
 
 def _again(index: SSAValue, name: str, point: InsertPoint) -> SSAValue:
-    again = AgainOp(index)
+    again = OpaqueOp(index)
     again.result.name_hint = name
     Rewriter.insert_op(again, point)
     return again.result
@@ -219,4 +219,4 @@ def _read_at(load: LoadOp, buffer: SSAValue, rows: scf.ForOp, first: SSAValue, d
     Rewriter.replace_op(load, new)
 
 
-__all__ = ["LoopHalveTilesPass"]
+__all__ = ["LoopSplitRegisterTilesPass"]

@@ -1,4 +1,4 @@
-"""loop-trim: tiles of which nobody needs an element are not computed."""
+"""loop-skip-padding: tiles of which nobody needs an element are not computed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from treadle.index.algebra import always_less
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Div, Expr, Var, floordiv, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_demand import Extents, enclosing_function, extents_of
-from treadle.passes.loop.demanded_levels import Condition, Level, Levels, read_extent
+from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations
+from treadle.passes.loop.required_levels import Condition, Level, Levels, read_extent
 
 
 @dataclass(frozen=True)
-class LoopTrimPass(ModulePass):
-    """Skips blocks of kernels and iterations of their loops that store nothing that is demanded.
+class LoopSkipPaddingPass(ModulePass):
+    """Skips blocks of kernels and iterations of their loops that store nothing that is required.
 
     ```mlir
-    %y = loop.kernel @k ins(...) outs(%C : tensor<8x512x64xf32>) demands [#graph.demanded<d0 < 0, d1 < 1>]
+    %y = loop.kernel @k ins(...) outs(%C : tensor<8x512x64xf32>) requires [#graph.required<d0 < 0, d1 < 1>]
         grid(%block in 8) threads(%thread in 1) {
       scf.for %m = %c0 to %c512 step %c8 {
         ... loop.store %v, %C[%block, %m + %r, %n] ...
@@ -48,17 +48,17 @@ class LoopTrimPass(ModulePass):
       }
     }
     ```
-    What is tested is the least value, over everything inside, of the expression that a demand compares: tiles at the
-    border are computed whole, and loops inside them stay as they are. Where it grows with a loop, the loop ends
+    What is tested is the least value, over everything inside, of the expression that a required region compares: tiles
+    at the border are computed whole, and loops inside them stay as they are. Where it grows with a loop, the loop ends
     earlier; else the body gets a branch. All threads of a block take it, or none. Of a kernel that computes everything
-    the demands are dropped. Source of the idea: DietCode (MLSys 2022), section 4.2, "local padding".
+    the required regions are dropped. Source of the idea: DietCode (MLSys 2022), section 4.2, "local padding".
     """
 
-    name = "loop-trim"
+    name = "loop-skip-padding"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
-            if kernel.demands is None:
+            if kernel.required_regions is None:
                 continue
             main = enclosing_function(kernel)
             extents: Extents = {} if main is None else extents_of(main)
@@ -66,7 +66,7 @@ class LoopTrimPass(ModulePass):
             if any(level.conditions for level in levels):
                 _Trimming(kernel, extents).trim(levels)
             else:
-                kernel.demands = None
+                kernel.required_regions = None
 
 
 class _Trimming:
@@ -171,4 +171,4 @@ class _Trimming:
             inside.insert_op_before(op, end)
 
 
-__all__ = ["LoopTrimPass"]
+__all__ = ["LoopSkipPaddingPass"]

@@ -1,4 +1,4 @@
-// RUN: treadle-opt %s -p loop-end-sums --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p loop-clamp-reductions --split-input-file | filecheck %s
 
 // Terms beyond the extent are 0: the loop ends there, and the load needs no predicate. So it does for terms that were
 // copied to a buffer first, and the copy does, too.

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, StringAttr,
 from xdsl.dialects.func import FuncOp
 
 from tests.fuzz.case import Array, Case
-from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.graph import RequiredAttr
 from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.frontends.onnx import import_model
 from treadle.index.expr import Expr
@@ -22,14 +22,14 @@ LIMITS = (1, 2, 3, 5, 8, 16, 31)
 
 
 @dataclass(frozen=True)
-class DemandedCase:
+class RequiredCase:
     """A drawn case whose outputs are needed where digits of their indices are below two numbers, which are data."""
 
     case: Case
     seed: int
 
     @cached_property
-    def demands(self) -> Sequence[DemandedAttr]:
+    def required_regions(self) -> Sequence[RequiredAttr]:
         """What is needed of each output."""
         random = Random(self.seed)
         return [_drawn(random, self.case.types[name][1]) for name in self.case.outputs]
@@ -46,7 +46,7 @@ class DemandedCase:
         main.function_type = FunctionType.from_lists(block.arg_types, [*main.function_type.outputs])
         main.attributes["input_names"] = ArrayAttr([*names, *extents])
         main.attributes["extents"] = ArrayAttr(extents)
-        main.attributes["output_demand"] = ArrayAttr(self.demands)
+        main.attributes["output_required"] = ArrayAttr(self.required_regions)
         return module
 
     def draw_extents(self, times: int) -> list[list[int]]:
@@ -61,15 +61,15 @@ class DemandedCase:
         for where in np.ndindex(shape):
             values = {f"d{d}": index for d, index in enumerate(where)}
             needed[where] = all(
-                each.index.evaluate(values) < extents[each.extent] for each in self.demands[output].data
+                each.index.evaluate(values) < extents[each.extent] for each in self.required_regions[output].data
             )
         return needed
 
 
-def _drawn(random: Random, shape: Sequence[int]) -> DemandedAttr:
+def _drawn(random: Random, shape: Sequence[int]) -> RequiredAttr:
     long = [d for d, extent in enumerate(shape) if extent > 1]
     chosen = [random.choice(long) for _ in range(random.randint(1, 2))] if long else []
-    return DemandedAttr.of(Constraint(_digits(random, d, shape[d]), random.randrange(len(EXTENTS))) for d in chosen)
+    return RequiredAttr.of(Constraint(_digits(random, d, shape[d]), random.randrange(len(EXTENTS))) for d in chosen)
 
 
 def _digits(random: Random, d: int, extent: int) -> Expr:
@@ -81,4 +81,4 @@ def _digits(random: Random, d: int, extent: int) -> Expr:
     return dimension(d) // divisor if random.random() < 0.5 else dimension(d) % divisor
 
 
-__all__ = ["DemandedCase"]
+__all__ = ["RequiredCase"]

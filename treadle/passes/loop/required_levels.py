@@ -13,13 +13,13 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import MemoryEffectKind
 
 from treadle.dialects.effects import Convergent, accesses, is_pure
-from treadle.dialects.graph import DemandedAttr
+from treadle.dialects.graph import RequiredAttr
 from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.dialects.loop import AllocOp, ArriveOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
 from treadle.index.algebra import always_less, span_of
 from treadle.index.expr import Div, Expr, Monomial, Var, floordiv, mod, sum_of, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_demand import Extents
+from treadle.passes.graph.graph_required_regions import Extents
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.private_buffers import is_of_launch, is_private
 
@@ -165,7 +165,7 @@ def _changes(v: Var, home: Block) -> bool:
 
 @dataclass(frozen=True)
 class Condition:
-    """`least < extent`: necessary for an element that is stored to be demanded.
+    """`least < extent`: necessary for an element that is stored to be required.
 
     bound: the extent may count as this where it is larger, which it is not: no index that is compared reaches it
     """
@@ -196,12 +196,12 @@ class Level:
 
 
 class Levels:
-    """The levels of a kernel with demands. Iterations count as variables of `loop_iterations.py`.
+    """The levels of a kernel with required regions. Iterations count as variables of `loop_iterations.py`.
 
     A loop may also store to a buffer that others read, as sums that wait there for the next pass over K: of the buffer,
-    some elements are demanded then, those that fulfil constraints like the demands on results. It is so if every load
-    of the buffer is in a level that runs only where what it reads is demanded: then at any time all demanded elements
-    are what they would be if nothing were skipped, as those that are read are, and no store to one is skipped.
+    some elements are required then, those that fulfil constraints like the required regions on results. It is so if
+    every load of the buffer is in a level that runs only where what it reads is required: then at any time all required
+    elements are what they would be if nothing were skipped, as those that are read are, and no store to one is skipped.
     """
 
     def __init__(self, kernel: KernelOp, extents: Extents):
@@ -211,17 +211,17 @@ class Levels:
         self._reader = IndexReader(self._iterations.known)
         self._outputs = set[SSAValue](kernel.output_buffers)
         self._waiting: dict[SSAValue, Sequence[Constraint]] = {}
-        """What is demanded of buffers of the kernel that a loop leaves something in."""
+        """What is required of buffers of the kernel that a loop leaves something in."""
         self._stores: dict[Operation, Sequence[Condition]] = {}
 
     def levels(self) -> Sequence[Level]:
         """Outer levels before those inside them; none where a result is used otherwise than by a store."""
-        for buffer, demanded in zip(self._kernel.output_buffers, self._kernel.demands or (), strict=True):
-            assert isinstance(demanded, DemandedAttr)
+        for buffer, required in zip(self._kernel.output_buffers, self._kernel.required_regions or (), strict=True):
+            assert isinstance(required, RequiredAttr)
             for use in buffer.uses:
                 if not isinstance(use.operation, StoreOp):
                     return []
-                self._stores[use.operation] = self._conditions(use.operation, demanded.data)
+                self._stores[use.operation] = self._conditions(use.operation, required.data)
         found = list(self._levels())
         allocs = [op for op in self._kernel.body.walk() if isinstance(op, AllocOp) and is_accessed_by_element(op)]
         # Backwards, since a buffer may be read only for what is stored to a later one.
@@ -230,14 +230,14 @@ class Levels:
         return found
 
     def _with_waiting(self, alloc: AllocOp) -> Sequence[Level] | None:
-        """The levels if only some elements of a buffer are demanded; None where that is not known."""
+        """The levels if only some elements of a buffer are required; None where that is not known."""
         loads = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, LoadOp)]
         stores = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, StoreOp)]
         for constraints in dict.fromkeys(each for load in loads for each in self._possible(alloc, load)):
             self._waiting[alloc.buffer] = constraints
             self._stores |= {store: self._conditions(store, constraints) for store in stores}
             found = list(self._levels())
-            if all(self._reads_demanded(buffer, found) for buffer in self._waiting):
+            if all(self._reads_required(buffer, found) for buffer in self._waiting):
                 return found
             del self._waiting[alloc.buffer]
             self._stores = {store: own for store, own in self._stores.items() if store not in stores}
@@ -257,8 +257,8 @@ class Levels:
             if any(found):
                 yield tuple(each for each in found if each is not None)
 
-    def _reads_demanded(self, buffer: SSAValue, levels: Sequence[Level]) -> bool:
-        """Whether every load of a buffer is in levels that run only where what it reads is demanded."""
+    def _reads_required(self, buffer: SSAValue, levels: Sequence[Level]) -> bool:
+        """Whether every load of a buffer is in levels that run only where what it reads is required."""
         loads = (use.operation for use in buffer.uses if isinstance(use.operation, LoadOp))
         return all(self._is_tested(load, constraint, levels) for load in loads for constraint in self._waiting[buffer])
 
@@ -282,11 +282,11 @@ class Levels:
         yield Level(block, None, whole)
         yield from self._loops(block, whole)
 
-    def _conditions(self, store: StoreOp, demanded: Iterable[Constraint]) -> Sequence[Condition]:
+    def _conditions(self, store: StoreOp, required: Iterable[Constraint]) -> Sequence[Condition]:
         """What an element that is stored has to fulfil, by itself."""
         index = [self._reader.read(i) for i in store.indices]
         found: list[Condition] = []
-        for constraint in demanded:
+        for constraint in required:
             if constraint.extent in self._known_extents:
                 e = constraint.at(index)
                 _, most = e.range()
@@ -343,7 +343,7 @@ class Levels:
         return self._iterations.end(loop, *condition.sides(var("n", 0, None))) is not None
 
     def _is_own(self, buffer: SSAValue | None, op: scf.ForOp | scf.IfOp) -> bool:
-        """Whether nobody sees what a loop or a branch writes, but as what is demanded."""
+        """Whether nobody sees what a loop or a branch writes, but as what is required."""
         if buffer is None or buffer in self._outputs or buffer in self._waiting:
             return buffer is not None
         if isinstance(op, scf.ForOp):
@@ -388,7 +388,7 @@ def _least(condition: Condition, is_inner: Callable[[Var], bool]) -> list[Condit
 
 
 def _common(a: Sequence[Condition], b: Sequence[Condition]) -> list[Condition]:
-    """Conditions that are necessary for one of two stores to be demanded."""
+    """Conditions that are necessary for one of two stores to be required."""
     found: list[Condition] = []
     for one in a:
         for other in b:

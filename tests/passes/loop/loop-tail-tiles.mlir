@@ -1,10 +1,10 @@
-// RUN: treadle-opt %s -p loop-shorten-tiles --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p loop-tail-tiles --split-input-file | filecheck %s
 
-// A tile of 8 rows, of which the demand leaves fewer at its end: beside it stand tiles of 1, 4 and 6 rows.
+// A tile of 8 rows, of which the required region leaves fewer at its end: beside it stand tiles of 1, 4 and 6 rows.
 func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
     attributes {extents = ["n"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c8 = arith.constant 8 : index
@@ -65,7 +65,7 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x8xf32>, %n: tensor<i64>) -> tensor<64x8xf32>
     attributes {extents = ["n"]} {
   %y = loop.kernel @passes ins(%A = %x : tensor<64x32xf32>, %B = %w : tensor<32x8xf32>) outs(%C : tensor<64x8xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c2 = arith.constant 2 : index
@@ -127,7 +127,7 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
     attributes {extents = ["n"]} {
   %y = loop.dispatch #schedule.tree<e0 <= 11 ? 0 : 1> (%n : tensor<i64>) {
     %few = loop.kernel @few ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
-        demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
+        requires [#graph.required<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
       %c0 = arith.constant 0 : index
       %c1 = arith.constant 1 : index
       %c8 = arith.constant 8 : index
@@ -160,7 +160,7 @@ func.func @main(%x: tensor<64x16xf32>, %w: tensor<16x8xf32>, %n: tensor<i64>) ->
       }
     }
     %many = loop.kernel @many ins(%A = %x : tensor<64x16xf32>, %B = %w : tensor<16x8xf32>) outs(%C : tensor<64x8xf32>)
-        demands [#graph.demanded<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
+        requires [#graph.required<d0 < 0>] grid(%block in 8) threads(%thread in 1) {
       %c0 = arith.constant 0 : index
       %c1 = arith.constant 1 : index
       %c8 = arith.constant 8 : index

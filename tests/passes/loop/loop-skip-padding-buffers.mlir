@@ -1,10 +1,10 @@
-// RUN: treadle-opt %s -p loop-trim --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p loop-skip-padding --split-input-file | filecheck %s
 
 // Sums of tiles of 8 rows wait in a buffer until the next pass. Of the buffer, only rows of tiles that store something
-// demanded are demanded, so that the loop over tiles ends in each pass where the demand does.
+// required are required, so that the loop over tiles ends in each pass where the required region does.
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @passes ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c4 = arith.constant 4 : index
@@ -40,11 +40,11 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> att
 
 // -----
 
-// A pass reads what the one before has left for the next tile: where that is not demanded, its sums are, and nothing is
+// A pass reads what the one before has left for the next tile: where that is not required, its sums are, and nothing is
 // skipped.
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @next ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c4 = arith.constant 4 : index
@@ -78,10 +78,10 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> att
 
 // -----
 
-// One loop fills a buffer, and another stores what is demanded of it: both end there.
+// One loop fills a buffer, and another stores what is required of it: both end there.
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @two ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c16 = arith.constant 16 : index

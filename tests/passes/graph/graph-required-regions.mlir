@@ -1,11 +1,11 @@
-// RUN: treadle-opt %s -p graph-demand --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p graph-required-regions --split-input-file | filecheck %s
 
 // A merged dimension, a transpose and a mask carry what is needed; what an unclamped index is computed from is needed
 // everywhere, and so is what nobody is known to read.
 func.func @main(%x: tensor<8x512xf32>, %t: tensor<4096xf32>, %batch: tensor<i64>, %seq: tensor<i64>)
     -> (tensor<4096xf32>, tensor<8xf32>)
     attributes {extents = ["batch", "seq"],
-                output_demand = [#graph.demanded<d0 mod 512 < 1, d0 floordiv 512 < 0>, #graph.demanded<>]} {
+                output_required = [#graph.required<d0 mod 512 < 1, d0 floordiv 512 < 0>, #graph.required<>]} {
   %h = graph.fused "turn" {
     %0 = graph.compute (%j, %i) {
       %a = graph.at %x[%i, %j] : tensor<8x512xf32>
@@ -52,13 +52,13 @@ func.func @main(%x: tensor<8x512xf32>, %t: tensor<4096xf32>, %batch: tensor<i64>
   func.return %y, %z : tensor<4096xf32>, tensor<8xf32>
 }
 
-// CHECK:      output_demand = [#graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>, #graph.demanded<>]
+// CHECK:      output_required = [#graph.required<d0 floordiv 512 < 0, d0 mod 512 < 1>, #graph.required<>]
 // CHECK:      %h = graph.fused "turn" {
-// CHECK:      } demands [#graph.demanded<d0 < 1>] : tensor<512x8xf32>
+// CHECK:      } requires [#graph.required<d0 < 1>] : tensor<512x8xf32>
 // CHECK:      %k = graph.fused "where" {
 // CHECK:      {{^ *}}} : tensor<4096xi64>
 // CHECK:      %y = graph.fused "merge" {
-// CHECK:      } demands [#graph.demanded<d0 floordiv 512 < 0, d0 mod 512 < 1>] : tensor<4096xf32>
+// CHECK:      } requires [#graph.required<d0 floordiv 512 < 0, d0 mod 512 < 1>] : tensor<4096xf32>
 // CHECK:      %z = graph.fused "sum" {
 // CHECK:      {{^ *}}} : tensor<8xf32>
 
@@ -66,7 +66,7 @@ func.func @main(%x: tensor<8x512xf32>, %t: tensor<4096xf32>, %batch: tensor<i64>
 
 // Nothing is known without extents.
 func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
-    attributes {output_demand = [#graph.demanded<d0 < 0>]} {
+    attributes {output_required = [#graph.required<d0 < 0>]} {
   %y = graph.fused "copy" {
     %0 = graph.compute (%i) {
       %a = graph.at %x[%i] : tensor<8xf32>
@@ -78,4 +78,4 @@ func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
 }
 
 // CHECK:      graph.fused "copy"
-// CHECK-NOT:  demands
+// CHECK-NOT:  requires

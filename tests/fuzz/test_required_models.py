@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from tests.fuzz.demanded import DemandedCase
 from tests.fuzz.generate import case_of_seed
+from tests.fuzz.required import RequiredCase
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.program_batch import C, Maker, ProgramBatch
 from treadle.dialects.loop import KernelOp
@@ -35,16 +35,16 @@ class Programs(Protocol):
 
 
 @cache
-def demanded(seed: int) -> DemandedCase:
-    return DemandedCase(case_of_seed(seed), seed)
+def required(seed: int) -> RequiredCase:
+    return RequiredCase(case_of_seed(seed), seed)
 
 
 def makers(seeds: range) -> dict[str, Maker]:
-    """Each model twice: whole, and with its demands."""
+    """Each model twice: whole, and with its required regions."""
     found: dict[str, Maker] = {}
     for seed in seeds:
-        found[f"{seed} whole"] = lambda seed=seed: import_model(demanded(seed).case.content())
-        found[f"{seed} demanded"] = lambda seed=seed: demanded(seed).module()
+        found[f"{seed} whole"] = lambda seed=seed: import_model(required(seed).case.content())
+        found[f"{seed} required"] = lambda seed=seed: required(seed).module()
     return found
 
 
@@ -63,24 +63,24 @@ def test_emulated_with_every_check(seed: int):
 
 
 def check(seed: int, programs: Programs) -> None:
-    case = demanded(seed)
+    case = required(seed)
     inputs = list(case.case.inputs.values())
     whole = programs[f"{seed} whole"].run(inputs)
     for extents in case.draw_extents(4):
         given = [*inputs, *(np.array(extent, np.int64) for extent in extents)]
-        outputs = programs[f"{seed} demanded"].run(given)
+        outputs = programs[f"{seed} required"].run(given)
         for n, (right, actual) in enumerate(zip(whole, outputs, strict=True)):
             needed = case.needed(n, extents)
-            np.testing.assert_array_equal(actual[needed], right[needed], str(case.demands[n]))
+            np.testing.assert_array_equal(actual[needed], right[needed], str(case.required_regions[n]))
 
 
 def test_some_models_have_a_kernel_that_leaves_something_out():
     """Else the tests above would compare nothing with nothing."""
     found = 0
     for seed in SEEDS[:16]:
-        module = demanded(seed).module()
+        module = required(seed).module()
         lower(module, to="kernels")
-        found += any(isinstance(op, KernelOp) and op.demands is not None for op in module.walk())
+        found += any(isinstance(op, KernelOp) and op.required_regions is not None for op in module.walk())
         if found == 4:
             return
     pytest.fail(f"{found} models have one")

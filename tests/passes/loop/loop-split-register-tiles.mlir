@@ -1,10 +1,10 @@
-// RUN: treadle-opt %s -p "loop-halve-tiles{target=avx512}" | filecheck %s
-// RUN: treadle-opt %s -p 'loop-halve-tiles{target="avx512{vector_registers=33}"}' | filecheck %s --check-prefix=ROOM
+// RUN: treadle-opt %s -p "loop-split-register-tiles{target=avx512}" | filecheck %s
+// RUN: treadle-opt %s -p 'loop-split-register-tiles{target="avx512{vector_registers=33}"}' | filecheck %s --check-prefix=ROOM
 
 // 28 sums, 4 vectors of a panel and a broadcast element are more than 32 registers.
 // CHECK-LABEL: @seven_by_four
 // CHECK:       scf.for %k
-// CHECK:         [[AGAIN:%.*]] = loop.again [[FIRST:%.*]]
+// CHECK:         [[AGAIN:%.*]] = loop.opaque [[FIRST:%.*]]
 // CHECK:         scf.for %r = %c0 to %c7
 // CHECK:           [[ROW:%.*]] = arith.muli %r
 // CHECK:           [[AT:%.*]] = arith.addi [[ROW]], [[FIRST]] : index
@@ -17,7 +17,7 @@
 // CHECK:           scf.for %{{.*}} = %c2 to %c4 step %c1
 // CHECK:             loop.load %A[[[AT2]]] : memref<1792xf32>
 // CHECK:           } {loop.unroll}
-// ROOM-NOT:    loop.again
+// ROOM-NOT:    loop.opaque
 loop.func @seven_by_four(%A: memref<1792xf32>, %B: memref<16384xf32>) grid(%b in 1) threads(%t in 1) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -48,7 +48,7 @@ loop.func @seven_by_four(%A: memref<1792xf32>, %B: memref<16384xf32>) grid(%b in
 
 // Rows of windows that go on in the next row of an image are no constant distance apart.
 // CHECK-LABEL: @rows_of_windows
-// CHECK-NOT:     loop.again
+// CHECK-NOT:     loop.opaque
 loop.func @rows_of_windows(%A: memref<4096xf32>, %B: memref<16384xf32>) grid(%b in 4) threads(%t in 1) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -82,7 +82,7 @@ loop.func @rows_of_windows(%A: memref<4096xf32>, %B: memref<16384xf32>) grid(%b 
 
 // Tiles of 7 rows end where a row of 14 pixels does: their rows are 32 elements apart.
 // CHECK-LABEL: @rows_of_windows_in_one_row_of_an_image
-// CHECK:         [[AGAIN:%.*]] = loop.again
+// CHECK:         [[AGAIN:%.*]] = loop.opaque
 // CHECK:         scf.for %r = %c0 to %c7
 // CHECK:           [[ROW:%.*]] = arith.muli %r, %c32
 // CHECK:         scf.for [[R:%.*]] = %c0 to %c7
@@ -131,8 +131,8 @@ loop.func @rows_of_windows_in_one_row_of_an_image(%A: memref<8192xf32>, %B: memr
 // CHECK-LABEL: @rows_of_the_kernels_own
 // CHECK:       %tiles = loop.alloc
 // CHECK:       [[FLAT:%.*]] = loop.again_buffer %tiles : memref<8x64xf32, #loop.space<register>> -> memref<512xf32, #loop.space<register>>
-// CHECK:         [[ONCE:%.*]] = loop.again [[FIRST:%.*]]
-// CHECK:         [[AGAIN:%.*]] = loop.again [[ONCE]]
+// CHECK:         [[ONCE:%.*]] = loop.opaque [[FIRST:%.*]]
+// CHECK:         [[AGAIN:%.*]] = loop.opaque [[ONCE]]
 // CHECK:           [[AT:%.*]] = arith.addi {{.*}}, [[ONCE]] : index
 // CHECK:             loop.load [[FLAT]][[[AT]]]
 // CHECK:           [[AT2:%.*]] = arith.addi {{.*}}, [[AGAIN]] : index

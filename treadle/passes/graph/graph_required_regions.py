@@ -1,4 +1,4 @@
-"""graph-demand: which elements of each group's results anybody needs."""
+"""graph-required-regions: which elements of each group's results anybody needs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue, Use
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, DemandedAttr, FusedOp, ReduceOp, WholeOp, YieldOp
-from treadle.dialects.graph.fused import Constraint, check_demands, dimension
+from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, FusedOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
+from treadle.dialects.graph.fused import Constraint, check_required, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.index.bounds import facts_of
@@ -46,9 +46,9 @@ def extents_of(main: FuncOp) -> Extents:
 
 
 def unknown_extent(number: int, count: int) -> TreadleError:
-    """The error of a demand on an extent that @main, which has `count`, does not have."""
-    accepted = f"extents from number 0 to {count - 1}" if count else "no demands"
-    return TreadleError(f"a demand names extent number {number}, and @main has {count}", accepted=accepted)
+    """The error of a required region on an extent that @main, which has `count`, does not have."""
+    accepted = f"extents from number 0 to {count - 1}" if count else "no required regions"
+    return TreadleError(f"a required region names extent number {number}, and @main has {count}", accepted=accepted)
 
 
 class ExtentArguments:
@@ -89,15 +89,15 @@ def fact(e: Expr, extent: int) -> tuple[tuple[Expr, int], int]:
     return (e - e.constant, extent), e.constant
 
 
-def facts_from(demanded: object, indices: Sequence[Expr]) -> Facts:
-    """What a demand on a tensor says where the element at `indices` is needed."""
-    constraints = demanded.data if isinstance(demanded, DemandedAttr) else ()
+def facts_from(required: object, indices: Sequence[Expr]) -> Facts:
+    """What a required region on a tensor says where the element at `indices` is needed."""
+    constraints = required.data if isinstance(required, RequiredAttr) else ()
     return dict(fact(constraint.at(indices), constraint.extent) for constraint in constraints)
 
 
-def demanded_from(facts: Facts) -> DemandedAttr:
+def required_from(facts: Facts) -> RequiredAttr:
     """The attribute for facts about dimensions (`treadle.dialects.graph.fused.dimension`)."""
-    return DemandedAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
+    return RequiredAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
 
 
 def extent_below(value: SSAValue, extents: Extents) -> int | None:
@@ -297,12 +297,12 @@ class Relevance:
 
 
 @dataclass(frozen=True)
-class GraphDemandPass(ModulePass):
+class GraphRequiredRegionsPass(ModulePass):
     """Writes on every group which elements of its results are needed for those that @main's caller needs.
 
     ```mlir
     func.func @main(%x: tensor<8x512xf32>, %seq: tensor<i64>) -> tensor<4096xf32>
-        attributes {extents = ["seq"], output_demand = [#graph.demanded<d0 mod 512 < 0>], ...} {
+        attributes {extents = ["seq"], output_required = [#graph.required<d0 mod 512 < 0>], ...} {
       %h = graph.fused "exp" { ... } : tensor<8x512xf32>
       %y = graph.fused "reshape" { ... graph.at %h[%i / 512, %i % 512] ... } : tensor<4096xf32>
       func.return %y : tensor<4096xf32>
@@ -310,32 +310,36 @@ class GraphDemandPass(ModulePass):
     ```
     becomes
     ```mlir
-      %h = graph.fused "exp" { ... } demands [#graph.demanded<d1 < 0>] : tensor<8x512xf32>
-      %y = graph.fused "reshape" { ... } demands [#graph.demanded<d0 mod 512 < 0>] : tensor<4096xf32>
+      %h = graph.fused "exp" { ... } requires [#graph.required<d1 < 0>] : tensor<8x512xf32>
+      %y = graph.fused "reshape" { ... } requires [#graph.required<d0 mod 512 < 0>] : tensor<4096xf32>
     ```
     Of a value that several read, what one of them needs is needed. What unclamped indices are computed from is needed
-    everywhere. A module without extents stays as it is. Errors: an `output_demand` that does not fit the results.
+    everywhere. A module without extents stays as it is. Errors: an `output_required` that does not fit the results.
     """
 
-    name = "graph-demand"
+    name = "graph-required-regions"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
             extents = extents_of(function)
             if extents:
-                _Demands(extents).function(function)
+                _RequiredRegions(extents).function(function)
 
 
-def demand_within(fused: FusedOp, value: SSAValue) -> DemandedAttr:
-    """Which elements of a tensor inside of a group are needed for those that the group's demands name."""
+def required_within(fused: FusedOp, value: SSAValue) -> RequiredAttr:
+    """Which elements of a tensor inside of a group are needed for those that the group's required regions name."""
     main = enclosing_function(fused)
-    found = _Demands({} if main is None else extents_of(main))
-    demands: Sequence[object] = [None] * len(fused.outputs) if fused.demands is None else fused.demands.data
-    found.group(fused, [facts_from(each, _dimensions(r)) for each, r in zip(demands, fused.outputs, strict=True)])
+    found = _RequiredRegions({} if main is None else extents_of(main))
+    required_regions: Sequence[object] = (
+        [None] * len(fused.outputs) if fused.required_regions is None else fused.required_regions.data
+    )
+    found.group(
+        fused, [facts_from(each, _dimensions(r)) for each, r in zip(required_regions, fused.outputs, strict=True)]
+    )
     return found.of(value)
 
 
-class _Demands:
+class _RequiredRegions:
     """What the readers seen so far need of each value, on the way backwards through a function."""
 
     def __init__(self, extents: Extents):
@@ -343,14 +347,14 @@ class _Demands:
         self._needed: dict[SSAValue, Facts] = {}
 
     def function(self, main: FuncOp) -> None:
-        given = main.attributes.get("output_demand")
+        given = main.attributes.get("output_required")
         end = main.body.block.last_op
         assert isinstance(end, ReturnOp)
-        demands: Sequence[object] = given.data if isinstance(given, ArrayAttr) else [None] * len(end.operands)
+        required_regions: Sequence[object] = given.data if isinstance(given, ArrayAttr) else [None] * len(end.operands)
         if given is not None:
-            _check(demands, end)
-        for value, demanded in zip(end.operands, demands, strict=True):
-            self._need(value, facts_from(demanded, _dimensions(value)))
+            _check(required_regions, end)
+        for value, required in zip(end.operands, required_regions, strict=True):
+            self._need(value, facts_from(required, _dimensions(value)))
         self._block(main.body.block)
 
     def _need(self, value: SSAValue, facts: Facts) -> None:
@@ -370,12 +374,12 @@ class _Demands:
     def _fused(self, fused: FusedOp) -> None:
         needed = [self._needed.get(result, {}) for result in fused.outputs]
         if any(needed):
-            fused.demands = ArrayAttr([demanded_from(facts) for facts in needed])
+            fused.required_regions = ArrayAttr([required_from(facts) for facts in needed])
         self.group(fused, needed)
 
-    def of(self, value: SSAValue) -> DemandedAttr:
+    def of(self, value: SSAValue) -> RequiredAttr:
         """What is needed of a value whose readers were all seen."""
-        return demanded_from(self._needed.get(value, {}))
+        return required_from(self._needed.get(value, {}))
 
     def group(self, fused: FusedOp, needed: Sequence[Facts]) -> None:
         """What a group's members need where this is needed of its results."""
@@ -398,7 +402,7 @@ class _Demands:
 
     def _reads(self, compute: ComputeOp, needed: Facts) -> None:
         reader = IndexReader()
-        facts = facts_from(demanded_from(needed), [read_index(reader, arg) for arg in compute.body.block.args])
+        facts = facts_from(required_from(needed), [read_index(reader, arg) for arg in compute.body.block.args])
         relevance = Relevance(compute, facts, self._extents, reader)
         for at in compute.reads():
             if _is_computed(at.source):
@@ -415,9 +419,9 @@ def _dimensions(tensor: SSAValue) -> list[Expr]:
     return [dimension(d) for d in range(len(shape_of(tensor)))]
 
 
-def _check(demands: Sequence[object], end: Operation) -> None:
+def _check(required_regions: Sequence[object], end: Operation) -> None:
     try:
-        check_demands(demands, [len(shape_of(value)) for value in end.operands])
+        check_required(required_regions, [len(shape_of(value)) for value in end.operands])
     except VerifyException as error:
-        message = f"output_demand: {error}"
-        raise TreadleError(message, location_of(end) or "@main", "one #graph.demanded<...> for each result") from error
+        message = f"output_required: {error}"
+        raise TreadleError(message, location_of(end) or "@main", "one #graph.required<...> for each result") from error

@@ -1,10 +1,10 @@
-// RUN: treadle-opt %s -p loop-trim --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p loop-skip-padding --split-input-file | filecheck %s
 
 // The batch is the block's; rows are a loop's, of which tiles of 8 are computed whole. Loops inside stay as they are.
 func.func @main(%x: tensor<8x512x64xf32>, %batch: tensor<i64>, %seq: tensor<i64>) -> tensor<8x512x64xf32>
     attributes {extents = ["batch", "seq"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<8x512x64xf32>) outs(%C : tensor<8x512x64xf32>)
-      demands [#graph.demanded<d0 < 0, d1 < 1>] grid(%block in 8) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0, d1 < 1>] grid(%block in 8) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c8 = arith.constant 8 : index
     %c512 = arith.constant 512 : index
@@ -44,7 +44,7 @@ func.func @main(%x: tensor<8x512x64xf32>, %batch: tensor<i64>, %seq: tensor<i64>
 func.func @main(%x: tensor<160x64xf32>, %batch: tensor<i64>, %seq: tensor<i64>) -> tensor<160x64xf32>
     attributes {extents = ["batch", "seq"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<160x64xf32>) outs(%C : tensor<160x64xf32>)
-      demands [#graph.demanded<d0 floordiv 20 < 0, d0 mod 20 < 1>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 floordiv 20 < 0, d0 mod 20 < 1>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c8 = arith.constant 8 : index
     %c160 = arith.constant 160 : index
@@ -79,7 +79,7 @@ func.func @main(%x: tensor<160x64xf32>, %batch: tensor<i64>, %seq: tensor<i64>) 
 func.func @main(%x: tensor<96xf32>, %n: tensor<i64>, %m: tensor<i64>) -> (tensor<96xf32>, tensor<97xf32>)
     attributes {extents = ["n", "m"]} {
   %y, %z = loop.kernel @k ins(%A = %x : tensor<96xf32>) outs(%C : tensor<96xf32>, %D : tensor<97xf32>)
-      demands [#graph.demanded<d0 < 0, d0 < 1>, #graph.demanded<d0 - 1 < 0>] grid(%block in 3) threads(%thread in 32) {
+      requires [#graph.required<d0 < 0, d0 < 1>, #graph.required<d0 - 1 < 0>] grid(%block in 3) threads(%thread in 32) {
     %c32 = arith.constant 32 : index
     %c1 = arith.constant 1 : index
     %first = arith.muli %block, %c32 : index
@@ -109,7 +109,7 @@ func.func @main(%x: tensor<96xf32>, %n: tensor<i64>, %m: tensor<i64>) -> (tensor
 // A sum over rows is carried from one iteration to the next: no row is skipped, and nothing is left out.
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @running ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c16 = arith.constant 16 : index
@@ -143,7 +143,7 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> att
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> (tensor<64x16xf32>, tensor<64x16xf32>)
     attributes {extents = ["n"]} {
   %y = loop.kernel @own ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c16 = arith.constant 16 : index
@@ -159,7 +159,7 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> (tensor<64x16xf32>, t
     }
   }
   %z = loop.kernel @before ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c2 = arith.constant 2 : index
@@ -194,7 +194,7 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> (tensor<64x16xf32>, t
 // Where @main has no extents, as in a group by itself, everything is computed.
 func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
   %y = loop.kernel @alone ins(%A = %x : tensor<64xf32>) outs(%C : tensor<64xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 64) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 64) threads(%thread in 1) {
     %a = loop.load %A[%block] : memref<64xf32>
     loop.store %a, %C[%block] : memref<64xf32>
   }
@@ -211,7 +211,7 @@ func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
 func.func @main(%x: tensor<64x48xf32>, %rows: tensor<i64>, %columns: tensor<i64>) -> tensor<64x48xf32>
     attributes {extents = ["rows", "columns"]} {
   %y = loop.kernel @k ins(%A = %x : tensor<64x48xf32>) outs(%C : tensor<64x48xf32>)
-      demands [#graph.demanded<d0 < 0, d1 < 1>] grid(%block in 2) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0, d1 < 1>] grid(%block in 2) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
     %c8 = arith.constant 8 : index
@@ -268,7 +268,7 @@ func.func @main(%x: tensor<64x48xf32>, %rows: tensor<i64>, %columns: tensor<i64>
 // Tiles of 8 rows, each of two blocks: of the condition on rows, the one on blocks that loop-to-c looks for.
 func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @rows ins(%A = %x : tensor<64x16xf32>) outs(%C : tensor<64x16xf32>)
-      demands [#graph.demanded<d0 < 0>] grid(%block in 16) threads(%thread in 1) {
+      requires [#graph.required<d0 < 0>] grid(%block in 16) threads(%thread in 1) {
     %c2 = arith.constant 2 : index
     %c8 = arith.constant 8 : index
     %tile = arith.divui %block, %c2 : index

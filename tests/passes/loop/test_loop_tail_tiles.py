@@ -1,4 +1,4 @@
-"""loop-shorten-tiles: tiles of fewer rows where the demand ends, with the same values."""
+"""loop-tail-tiles: tiles of fewer rows where the required region ends, with the same values."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_tiles_of_gpus_are_left() -> None:
     module = ROWS.module()
     lower(module, "sm_80", to="kernels")
     before = print_text(module)
-    run_passes(module, "loop-shorten-tiles")
-    assert print_text(module) == before and "demands" in before
+    run_passes(module, "loop-tail-tiles")
+    assert print_text(module) == before and " requires [" in before
     given, exact = ROWS.arguments({"s": 5})
     ROWS.check({"s": 5}, RUNNERS["emulator"](ROWS.module(), given), exact)
 
@@ -82,8 +82,8 @@ def test_tiles_of_gpus_are_left() -> None:
 KERNEL = """
 func.func @main(%x: tensor<32x16xf32>, %s: tensor<i64>) -> tensor<32x16xf32>
     attributes {input_names = ["x", "s"], output_names = ["y"], extents = ["s"],
-                output_demand = [#graph.demanded<d0 < 0>]} {
-  %y = loop.kernel @k ins(%A = %x : tensor<32x16xf32>) outs(%C : tensor<32x16xf32>) demands [#graph.demanded<d0 < 0>]
+                output_required = [#graph.required<d0 < 0>]} {
+  %y = loop.kernel @k ins(%A = %x : tensor<32x16xf32>) outs(%C : tensor<32x16xf32>) requires [#graph.required<d0 < 0>]
       grid(%block in 1) threads(%thread in 1) {
     %c0 = arith.constant 0 : index
     %c1 = arith.constant 1 : index
@@ -114,7 +114,7 @@ def test_rows_that_use_each_other_stay_together() -> None:
     alone, mixed = parse(KERNEL.replace("OTHER", "%r")), parse(KERNEL.replace("OTHER", "%c1"))
     before = print_text(mixed)
     for module in (alone, mixed):
-        run_passes(module, "loop-shorten-tiles")
+        run_passes(module, "loop-tail-tiles")
     text = print_text(alone)
     assert text.count("repeat(1, 16)") == 2 and text.count("repeat(4, 16)") == 2 and "scf.if" in text
     assert print_text(mixed) == before

@@ -1,4 +1,4 @@
-"""graph-demand: what nobody needs may hold anything."""
+"""graph-required-regions: what nobody needs may hold anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 
 from tests.helpers.extents import CASES, Extents, draws
 from treadle.backends.reference.run_module import arguments, find_function
-from treadle.dialects.graph import DemandedAttr, FusedOp
+from treadle.dialects.graph import FusedOp, RequiredAttr
 from treadle.dialects.graph.evaluate import evaluate_results
 from treadle.dialects.loop import KernelOp
 from treadle.errors import TreadleError
@@ -32,19 +32,19 @@ def evaluate_spoiled(module: ModuleOp, inputs: Sequence[Array], extents: Sequenc
         if isinstance(op, ReturnOp):
             return [env[v] for v in op.operands]
         results = list(evaluate_results(op, env))
-        if isinstance(op, FusedOp) and isinstance(op.demands, ArrayAttr):
-            results = [spoil(*pair, extents) for pair in zip(results, op.demands, strict=True)]
+        if isinstance(op, FusedOp) and isinstance(op.required_regions, ArrayAttr):
+            results = [spoil(*pair, extents) for pair in zip(results, op.required_regions, strict=True)]
         env.update(zip(op.results, results, strict=True))
     raise AssertionError("no return")
 
 
-def spoil(array: Array, demanded: Attribute, extents: Sequence[int]) -> Array:
+def spoil(array: Array, required: Attribute, extents: Sequence[int]) -> Array:
     """The array with other numbers wherever it is not needed."""
-    assert isinstance(demanded, DemandedAttr)
+    assert isinstance(required, RequiredAttr)
     needed = np.ones(array.shape, bool)
     for where in np.ndindex(array.shape):
         values = {f"d{d}": position for d, position in enumerate(where)}
-        needed[where] = all(each.index.evaluate(values) < extents[each.extent] for each in demanded.data)
+        needed[where] = all(each.index.evaluate(values) < extents[each.extent] for each in required.data)
     beyond = np.nan if array.dtype.kind == "f" else 123456789
     return np.where(needed, array, np.array(beyond, array.dtype))
 
@@ -60,13 +60,13 @@ def test_what_nobody_needs_may_hold_anything(name: str, target: str):
         case.check(extents, evaluate_spoiled(module, given, list(extents.values())), exact)
 
 
-def demands(case: Extents, target: str = "cpu") -> Mapping[str, list[str]]:
-    """What is demanded of each group's results, by the group's label."""
+def required_regions(case: Extents, target: str = "cpu") -> Mapping[str, list[str]]:
+    """What is required of each group's results, by the group's label."""
     module = case.module()
     lower(module, target, to="fuse")
     found = [op for op in module.walk() if isinstance(op, FusedOp)]
     return {
-        op.label.data: [str(each)[len("#graph.demanded") :] for each in op.demands or [DemandedAttr.of([])]]
+        op.label.data: [str(each)[len("#graph.required") :] for each in op.required_regions or [RequiredAttr.of([])]]
         for op in found
     }
 
@@ -104,34 +104,34 @@ def demands(case: Extents, target: str = "cpu") -> Mapping[str, list[str]]:
     ],
 )
 def test_what_is_needed(name: str, expected: Mapping[str, list[str]]):
-    assert demands(CASES[name]) == expected
+    assert required_regions(CASES[name]) == expected
 
 
-def test_demands_reach_the_kernels_and_change_no_key_of_the_database():
+def test_required_regions_reach_the_kernels_and_change_no_key_of_the_database():
     module = CASES["two outputs"].module()
     lower(module, to="fuse")
     fused = next(op for op in module.walk() if isinstance(op, FusedOp))
-    assert "demands" not in group_program(fused).text()
+    assert " requires " not in group_program(fused).text()
     lower(module, after="fuse", to="schedule")
     for name in ("schedule-instantiate", "loop-fuse-prologue", "loop-fuse-epilogue"):
         run_passes(module, name)
-    found = {op.sym_name.data: str(op.demands) for op in module.walk() if isinstance(op, KernelOp)}
-    both = "#graph.demanded<d0 < 0, d1 < 1>"
-    assert found == {"matmul_exp": f"[{both}, {both}]", "mask_reduction_add": "[#graph.demanded<d0 < 1>]"}
+    found = {op.sym_name.data: str(op.required_regions) for op in module.walk() if isinstance(op, KernelOp)}
+    both = "#graph.required<d0 < 0, d1 < 1>"
+    assert found == {"matmul_exp": f"[{both}, {both}]", "mask_reduction_add": "[#graph.required<d0 < 1>]"}
 
 
 @pytest.mark.parametrize(
-    ("demand", "message"),
+    ("required_region", "message"),
     [
-        ("[]", r"output_demand: 0 demands for 1 tensors"),
-        ("[#graph.demanded<d1 < 0>]", r"output_demand: #graph.demanded<d1 < 0> constrains d1 of a tensor of rank 1"),
-        ("[3 : i64]", r"output_demand: a demand is 3 : i64: expected #graph.demanded<...>"),
+        ("[]", r"output_required: 0 required regions for 1 tensors"),
+        ("[#graph.required<d1 < 0>]", r"output_required: #graph.required<d1 < 0> constrains d1 of a tensor of rank 1"),
+        ("[3 : i64]", r"output_required: a required region is 3 : i64: expected #graph.required<...>"),
     ],
 )
-def test_demands_that_do_not_fit_the_results(demand: str, message: str):
+def test_required_regions_that_do_not_fit_the_results(required_region: str, message: str):
     module = parse(
         "func.func @main(%x: tensor<4xf32>, %n: tensor<i64>) -> tensor<4xf32>"
-        f' attributes {{extents = ["n"], output_demand = {demand}}} {{ func.return %x : tensor<4xf32> }}'
+        f' attributes {{extents = ["n"], output_required = {required_region}}} {{ func.return %x : tensor<4xf32> }}'
     )
     with pytest.raises(TreadleError, match=message):
-        run_passes(module, "graph-demand")
+        run_passes(module, "graph-required-regions")

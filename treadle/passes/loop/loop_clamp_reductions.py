@@ -1,4 +1,4 @@
-"""loop-end-sums: sums end where an extent ends the terms."""
+"""loop-clamp-reductions: sums end where an extent ends the terms."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.ops import MapAttr
-from treadle.passes.graph.graph_demand import Extents, enclosing_function, extents_of
+from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
 from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.demanded_levels import computation, drop_test, is_accessed_by_element, text_of
 from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.required_levels import computation, drop_test, is_accessed_by_element, text_of
 
 # Copies of factors to a buffer of a kernel that end where the sums do that read them.
 
@@ -96,7 +96,7 @@ def _end_task_early(task: ForOp, end: End) -> None:
 
 
 @dataclass(frozen=True)
-class LoopEndSumsPass(ModulePass):
+class LoopClampReductionsPass(ModulePass):
     """Ends a loop that sums products at an extent from which on a factor of each is 0.
 
     ```mlir
@@ -121,7 +121,7 @@ class LoopEndSumsPass(ModulePass):
     have been -0 + 0 stays -0. Source of the idea: DietCode (MLSys 2022), section 4.2.
     """
 
-    name = "loop-end-sums"
+    name = "loop-clamp-reductions"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
