@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
 from docs.build.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
-from docs.build.pipeline_picture import draw_pipeline
+from docs.build.pipeline_picture import BOTH, draw_pipeline, steps_of
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.cuda.printer import print_kernels as print_cuda_kernels
 from treadle.compiler.pipeline import STAGE_NAMES, STAGES
@@ -182,8 +182,9 @@ def _names(border: str) -> str:
 def _pass_table() -> str:
     rows = ["| stage | pass | target | why it stands here |", "|---|---|---|---|"]
     for stage in STAGES:
-        for step in stage.steps:
-            rows.append(f"| {stage.name} | `{step.spec}` | {step.only or 'both'} | {step.why} |")
+        for step, kinds in steps_of(stage.name):
+            named = "both" if kinds == BOTH else "".join(kinds)
+            rows.append(f"| {stage.name} | `{step.spec}` | {named} | {step.why} |")
     return "\n".join(rows) + "\n"
 
 

@@ -6,19 +6,20 @@ right a column for each dialect, filled where its operations may remain. Colours
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import groupby
 from textwrap import wrap
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from treadle.compiler.pipeline import STAGES, Stage, Step
+from treadle.compiler.pipeline import PASSES, STAGES, Stage, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
 from treadle.passes.instruments import LEGAL
 from treadle.target import KINDS, TargetKind
 
 BOTH = frozenset(KINDS)
+_CPU, _CUDA = (frozenset[TargetKind]((kind,)) for kind in KINDS)
 
 _OF_ALL_STAGES = ("builtin",)
 _IN_ATTRIBUTES: Mapping[str, Sequence[str]] = {"schedule": ("schedule",)}
@@ -55,12 +56,29 @@ class Chip:
         return len(self.name) * _CHARACTER + 16
 
 
-def chips_of(steps: Sequence[Step]) -> list[Chip]:
+def steps_of(stage: str) -> list[tuple[Step, frozenset[TargetKind]]]:
+    """The steps of a stage for all kinds of target, in one order that is that of each kind."""
+    cpu, cuda = PASSES["cpu"][stage], PASSES["cuda"][stage]
+    found: list[tuple[Step, frozenset[TargetKind]]] = []
+    for what, *places in SequenceMatcher(None, *(list(map(_name, each)) for each in (cpu, cuda))).get_opcodes():
+        ours, theirs = cpu[slice(*places[:2])], cuda[slice(*places[2:])]
+        if what != "equal":
+            found += [(step, _CPU) for step in ours] + [(step, _CUDA) for step in theirs]
+            continue
+        for one, other in zip(ours, theirs, strict=True):
+            found += [(one, BOTH)] if one == other else [(one, _CPU), (other, _CUDA)]
+    return found
+
+
+def _name(step: Step) -> str:
+    return step.spec.partition("{")[0]
+
+
+def chips_of(steps: Iterable[tuple[Step, frozenset[TargetKind]]]) -> list[Chip]:
     """The passes of a stage in order; the same pass with other options for each kind of target is one chip."""
-    named = [(re.split(r"\{", step.spec)[0], BOTH if step.only is None else frozenset((step.only,))) for step in steps]
     return [
         Chip(name, frozenset[TargetKind]().union(*(kinds for _, kinds in same)))
-        for name, same in groupby(named, key=lambda each: each[0])
+        for name, same in groupby(steps, key=lambda each: _name(each[0]))
     ]
 
 
@@ -116,7 +134,7 @@ class _Drawing:
         self._pill(_MARGIN, 118, "ONNX model")
         self._y += 30
         for number, stage in enumerate(STAGES):
-            self._arrow(chips_of(stage.steps) if number else [Chip("frontends/onnx", BOTH)])
+            self._arrow(chips_of(steps_of(stage.name)) if number else [Chip("frontends/onnx", BOTH)])
             self._stage(stage)
         self._ends()
         self._bars(bars)

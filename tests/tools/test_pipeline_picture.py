@@ -8,10 +8,11 @@ from xml.etree.ElementTree import Element, fromstring
 import pytest
 
 from docs.build.architecture import DOCUMENTS, EXCERPTS, PICTURES, ROOT
-from docs.build.pipeline_picture import BOTH, Chip, chips_of, draw_pipeline, kinds_with
+from docs.build.pipeline_picture import BOTH, Chip, chips_of, draw_pipeline, kinds_with, steps_of
 from tests.helpers.bless import assert_golden
-from treadle.compiler.pipeline import STAGES, Step
+from treadle.compiler.pipeline import PASSES, STAGES, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
+from treadle.target import KINDS, TargetKind
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,13 +36,21 @@ def test_a_picture_is_shown_by_a_document(name: str) -> None:
 def test_every_stage_pass_and_dialect_is_named(picture: Element) -> None:
     texts = {text.text for text in picture.iter(f"{SVG}text")}
     assert {stage.name for stage in STAGES} <= texts
-    assert {step.spec.partition("{")[0] for stage in STAGES for step in stage.steps} <= texts
+    everything = [step for passes in PASSES.values() for steps in passes.values() for step in steps]
+    assert {step.spec.partition("{")[0] for step in everything} <= texts
     assert {*dialect_factories(), *UPSTREAM} - {"builtin"} <= texts
 
 
 def test_one_pass_with_two_sets_of_options_is_one_chip() -> None:
-    steps = (Step("a", "", "cpu"), Step("a{x=1}", "", "cuda"), Step("b", "", "cuda"), Step("a", "", "cpu"))
-    assert chips_of(steps) == [Chip("a", BOTH), Chip("b", frozenset(("cuda",))), Chip("a", frozenset(("cpu",)))]
+    cpu, cuda = frozenset[TargetKind](("cpu",)), frozenset[TargetKind](("cuda",))
+    steps = [(Step("a", ""), cpu), (Step("a{x=1}", ""), cuda), (Step("b", ""), cuda), (Step("a", ""), cpu)]
+    assert chips_of(steps) == [Chip("a", BOTH), Chip("b", cuda), Chip("a", cpu)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_both_is_that_of_each(kind: TargetKind) -> None:
+    for stage in STAGES:
+        assert tuple(step for step, kinds in steps_of(stage.name) if kind in kinds) == PASSES[kind][stage.name]
 
 
 def test_dialects_remain_where_the_borders_allow_them() -> None:

@@ -1,13 +1,13 @@
 """The whole pipeline: from an imported graph to code, as named stages in order.
 
-Each stage is a list of ordinary passes, each with the reason for its position. At a stage's border a table
-(`treadle/passes/instruments.py`) says what may remain; what a stage left, saved as text, can be resumed there.
+A target has a list of ordinary passes for each stage, each with the reason for its position. At a stage's border a
+table (`treadle/passes/instruments.py`) says what may remain; what a stage left, saved as text, can be resumed there.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -29,230 +29,191 @@ class Step:
 
     spec: str
     why: str
-    only: TargetKind | None = None
-    """The kind of target that needs it; None means every one."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive passes with one purpose."""
+    """Consecutive passes with one purpose; which they are is a matter of the target (`PASSES`)."""
 
     name: str
     purpose: str
-    steps: tuple[Step, ...]
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("import", "The model as graph operators, as the frontend writes it.", ()),
-    Stage(
-        "graph",
-        "Fewer and simpler operators.",
-        (
-            Step(
-                "graph-inline-control",
-                "First: later passes would work on functions that are dropped here.",
-                only="cuda",
-            ),
-            Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
-            Step(
-                "graph-quantized-products{target=TARGET}",
-                "Before constants are folded, which would dequantise weights.",
-            ),
-            Step(
-                "graph-float-convolutions{target=TARGET}",
-                "What the last pass made is known to be products of bytes; the others are convolutions like any.",
-            ),
-            Step(
-                "graph-fold-constants",
-                "Exporters leave shape arithmetic that no later pass should meet.",
-                only="cpu",
-            ),
-            Step("graph-fold-constants{keep-tied=true}", "As on the CPU, but tied weights stay one copy.", only="cuda"),
-            Step(
-                "graph-simplify",
-                "Batch norms and scales vanish into weights, which must be constants by now.",
-            ),
-            Step(
-                "graph-recognize",
-                "Of simplified graphs, fewer patterns have to be matched; whole operators have templates.",
-            ),
-            Step(
-                "graph-mixed-precision{precision=PRECISION}", "On whole operators, which say where precision matters."
-            ),
-            Step("graph-decompose-attention{target=TARGET}", "Where no template schedules attention whole."),
-            Step("graph-decompose", "Operators without a template become operators that have one."),
-            Step(
-                "graph-channels-last",
-                "After scales went into the filters, so that 16-byte copies take consecutive channels.",
-                only="cuda",
-            ),
-            Step(
-                "graph-widen-convolutions{target=TARGET}",
-                "Those that will be no products, before their images get blocks of vectors of f32.",
-                only="cpu",
-            ),
-            Step(
-                "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
-                "After scales went into the filters; later passes see products, and definitions.",
-                only="cpu",
-            ),
-            Step(
-                "graph-conv-to-matmul{pad=true}",
-                "What is left; a stored border of zeros needs no predicates.",
-                only="cpu",
-            ),
-            Step(
-                "graph-fold-constants",
-                "The last pass transposes filters, which are constants.",
-                only="cpu",
-            ),
-            Step(
-                "graph-fold-constants{keep-tied=true}",
-                "The last pass transposes filters, which are constants.",
-                only="cuda",
-            ),
-            Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
-            Step("graph-deduplicate", "The next pass finds products of one operand by that operand."),
-            Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
-            Step(
-                "graph-mixed-precision{precision=PRECISION}",
-                "Marks the products that the last passes made.",
-                only="cuda",
-            ),
-            Step(
-                "graph-pack-tiles{target=TARGET}",
-                "Products by constants, where the core has a unit for tiles of narrow types.",
-                only="cpu",
-            ),
-            Step(
-                "graph-multiply-bytes{target=TARGET}",
-                "As the last pass, for tensor cores; nothing behind it looks at constants.",
-                only="cuda",
-            ),
-            Step(
-                "graph-widen-matmuls",
-                "The CPU's templates sum in f32 only; narrower types are for storage.",
-                only="cpu",
-            ),
-            Step(
-                "graph-pack-weights{target=TARGET}",
-                "Last, when every product exists; packed panels are read as consecutive vectors.",
-                only="cpu",
-            ),
-        ),
-    ),
-    Stage(
-        "define",
-        "Every operator but matmul of floats, attention and Winograd's convolution as its definition.",
-        (
-            Step("graph-define", "Fusion depends on definitions, not on names of operators."),
-            Step("graph-merge-rows", "Before graph-inline moves definitions through reshapes, which hides their rows."),
-            Step("graph-inline", "Elementwise chains become one definition before groups are formed."),
-        ),
-    ),
-    Stage(
-        "fuse",
-        "Groups of one anchor with its prologues and epilogues.",
-        (
-            Step(
-                "graph-fuse{target=TARGET explain=EXPLAIN}",
-                "Needs definitions, of which it computes whether they are injective or bijective.",
-            ),
-            Step(
-                "graph-required-regions",
-                "What is stored is known now; where extents are data, not all of it is needed.",
-            ),
-        ),
-    ),
-    Stage(
-        "schedule",
-        "A decision for every group, as an attribute.",
-        (
-            Step(
-                "schedule-select{target=TARGET database=DATABASE}",
-                "The last stage whose text a decision can be edited in.",
-            ),
-        ),
-    ),
-    Stage(
-        "kernels",
-        "One kernel a group.",
-        (
-            Step(
-                "schedule-instantiate{target=TARGET}",
-                "Each decision's template builds the kernel of the anchor.",
-            ),
-            Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
-            Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
-            Step("loop-skip-padding", "Every store is there, at the indices of the tensors that are required in part."),
-            Step("loop-clamp-reductions", "Masks are predicates of loads now; loops have no copies yet."),
-            Step("loop-tail-tiles", "What is left computes whole tiles.", only="cpu"),
-            Step(
-                "loop-dense-arguments{target=TARGET}",
-                "It is known where loops end, which proves most accesses; @main still has its extents.",
-                only="cpu",
-            ),
-        ),
-    ),
-    Stage(
-        "plan",
-        "Kernels by themselves, and a program that launches them on planned memory.",
-        (
-            Step(
-                "memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once.", only="cpu"
-            ),
-            Step(
-                "memory-plan{alignment=256 copy-threads=256}",
-                "As on the CPU, with buffers aligned for a GPU and copies of 256 threads.",
-                only="cuda",
-            ),
-        ),
-    ),
-    Stage(
-        "loops",
-        "Kernels as loops over flat buffers.",
-        (
-            Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
-            Step("loop-flatten", "Linear addresses: strides multiply back what reshapes divided."),
-            Step("loop-delinearize", "Loops over several dimensions at once are split by the divisions that remain."),
-            Step(
-                "loop-lower-copies", "After fusion of prologues, it is known which copies only move data.", only="cuda"
-            ),
-            Step("loop-simplify-index", "Fusion left divisions, remainders and predicates that ranges decide."),
-            Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps outside of its loops."),
-            Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses.", only="cpu"),
-            Step(
-                "loop-vectorize-accesses",
-                "Contiguity is found in simplified addresses; up to 16 bytes an access.",
-                only="cuda",
-            ),
-            Step("loop-hoist-invariants", "Masks and broadcasts leave the loops.", only="cpu"),
-            Step("loop-simplify-index", "Vectorisation writes new addresses, of vectors.", only="cuda"),
-            Step("loop-unroll{target=TARGET}", "After vectorisation, which shortens loops."),
-        ),
-    ),
-    Stage(
-        "lower",
-        "What the target's printer accepts.",
-        (
-            Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too."),
-            Step(
-                "loop-prefetch",
-                "What is asked for may be out of bounds.",
-                only="cpu",
-            ),
-            Step(
-                "loop-split-register-tiles{target=TARGET}", "After every pass that counts what loops read.", only="cpu"
-            ),
-            Step("loop-resolve-swizzles", "After every pass that analyses addresses.", only="cuda"),
-            Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops.", only="cuda"),
-            Step("loop-lower-accesses", "After every pass that reads predicates, which become branches."),
-            Step("loop-to-c", "Blocks are distributed among the pool's threads.", only="cpu"),
-            Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names.", only="cuda"),
-        ),
-    ),
+    Stage("import", "The model as graph operators, as the frontend writes it."),
+    Stage("graph", "Fewer and simpler operators."),
+    Stage("define", "Every operator but matmul of floats, attention and Winograd's convolution as its definition."),
+    Stage("fuse", "Groups of one anchor with its prologues and epilogues."),
+    Stage("schedule", "A decision for every group, as an attribute."),
+    Stage("kernels", "One kernel a group."),
+    Stage("plan", "Kernels by themselves, and a program that launches them on planned memory."),
+    Stage("loops", "Kernels as loops over flat buffers."),
+    Stage("lower", "What the target's printer accepts."),
 )
 """Every stage, in order; printing text and compiling it follow (`treadle/compiler/artifact_writer.py`)."""
+
+_Steps = tuple[Step, ...]
+
+_CLEANUP: _Steps = (
+    Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
+    Step("graph-quantized-products{target=TARGET}", "Before constants are folded, which would dequantise weights."),
+    Step(
+        "graph-float-convolutions{target=TARGET}",
+        "What the last pass made is known to be products of bytes; the others are convolutions like any.",
+    ),
+)
+_OPERATORS: _Steps = (
+    Step("graph-simplify", "Batch norms and scales vanish into weights, which must be constants by now."),
+    Step("graph-recognize", "Of simplified graphs, fewer patterns have to be matched; whole operators have templates."),
+    Step("graph-mixed-precision{precision=PRECISION}", "On whole operators, which say where precision matters."),
+    Step("graph-decompose-attention{target=TARGET}", "Where no template schedules attention whole."),
+    Step("graph-decompose", "Operators without a template become operators that have one."),
+)
+_MATMULS: _Steps = (
+    Step("graph-simplify", "Reshapes and transposes around new matmuls meet older ones."),
+    Step("graph-deduplicate", "The next pass finds products of one operand by that operand."),
+    Step("graph-merge-matmuls", "Once convolutions are products, and before their weights are packed."),
+)
+_DEFINE: _Steps = (
+    Step("graph-define", "Fusion depends on definitions, not on names of operators."),
+    Step("graph-merge-rows", "Before graph-inline moves definitions through reshapes, which hides their rows."),
+    Step("graph-inline", "Elementwise chains become one definition before groups are formed."),
+)
+_FUSE: _Steps = (
+    Step(
+        "graph-fuse{target=TARGET explain=EXPLAIN}",
+        "Needs definitions, of which it computes whether they are injective or bijective.",
+    ),
+    Step("graph-required-regions", "What is stored is known now; where extents are data, not all of it is needed."),
+)
+_SCHEDULE: _Steps = (
+    Step(
+        "schedule-select{target=TARGET database=DATABASE}",
+        "The last stage whose text a decision can be edited in.",
+    ),
+)
+_KERNELS: _Steps = (
+    Step("schedule-instantiate{target=TARGET}", "Each decision's template builds the kernel of the anchor."),
+    Step("loop-fuse-prologue", "Loads are replaced by producers while indices are still those of tensors."),
+    Step("loop-fuse-epilogue", "Stores are replaced by consumers; no definition is left afterwards."),
+    Step("loop-skip-padding", "Every store is there, at the indices of the tensors that are required in part."),
+    Step("loop-clamp-reductions", "Masks are predicates of loads now; loops have no copies yet."),
+)
+_FLATTEN: _Steps = (
+    Step("task-lower", "Mappings become loops before index arithmetic is simplified."),
+    Step("loop-flatten", "Linear addresses: strides multiply back what reshapes divided."),
+    Step("loop-delinearize", "Loops over several dimensions at once are split by the divisions that remain."),
+)
+_INDICES: _Steps = (
+    Step("loop-simplify-index", "Fusion left divisions, remainders and predicates that ranges decide."),
+    Step("loop-hoist-invariants", "Vectorisation needs predicates and clamps outside of its loops."),
+)
+_UNROLL = Step("loop-unroll{target=TARGET}", "After vectorisation, which shortens loops.")
+_PROVE = Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too.")
+_BRANCHES = Step("loop-lower-accesses", "After every pass that reads predicates, which become branches.")
+
+_CPU: Mapping[str, _Steps] = {
+    "import": (),
+    "graph": (
+        *_CLEANUP,
+        Step("graph-fold-constants", "Exporters leave shape arithmetic that no later pass should meet."),
+        *_OPERATORS,
+        Step(
+            "graph-widen-convolutions{target=TARGET}",
+            "Those that will be no products, before their images get blocks of vectors of f32.",
+        ),
+        Step(
+            "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
+            "After scales went into the filters; later passes see products, and definitions.",
+        ),
+        Step("graph-conv-to-matmul{pad=true}", "What is left; a stored border of zeros needs no predicates."),
+        Step("graph-fold-constants", "The last pass transposes filters, which are constants."),
+        *_MATMULS,
+        Step(
+            "graph-pack-tiles{target=TARGET}",
+            "Products by constants, where the core has a unit for tiles of narrow types.",
+        ),
+        Step("graph-widen-matmuls", "The CPU's templates sum in f32 only; narrower types are for storage."),
+        Step(
+            "graph-pack-weights{target=TARGET}",
+            "Last, when every product exists; packed panels are read as consecutive vectors.",
+        ),
+    ),
+    "define": _DEFINE,
+    "fuse": _FUSE,
+    "schedule": _SCHEDULE,
+    "kernels": (
+        *_KERNELS,
+        Step("loop-tail-tiles", "What is left needs clamped bounds of loops; remainders get tiles of their own."),
+        Step(
+            "loop-dense-arguments{target=TARGET}",
+            "It is known where loops end, which proves most accesses; @main still has its extents.",
+        ),
+    ),
+    "plan": (Step("memory-plan", "Tensors become buffers once fusion is done; equal kernels are lowered once."),),
+    "loops": (
+        *_FLATTEN,
+        *_INDICES,
+        Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses."),
+        Step("loop-hoist-invariants", "Masks and broadcasts leave the loops."),
+        _UNROLL,
+    ),
+    "lower": (
+        _PROVE,
+        Step("loop-prefetch", "Addresses of prefetches are exempt from the proof of bounds before it."),
+        Step("loop-split-register-tiles{target=TARGET}", "After the last user of counted loads, which it duplicates."),
+        _BRANCHES,
+        Step("loop-to-c", "Blocks are distributed among the pool's threads."),
+    ),
+}
+_CUDA: Mapping[str, _Steps] = {
+    "import": (),
+    "graph": (
+        Step("graph-inline-control", "First: later passes would work on functions that are dropped here."),
+        *_CLEANUP,
+        Step("graph-fold-constants{keep-tied=true}", "As on the CPU, but tied weights stay one copy."),
+        *_OPERATORS,
+        Step(
+            "graph-channels-last",
+            "After scales went into the filters, so that 16-byte copies take consecutive channels.",
+        ),
+        Step("graph-fold-constants{keep-tied=true}", "The last pass transposes filters, which are constants."),
+        *_MATMULS,
+        Step("graph-mixed-precision{precision=PRECISION}", "Marks the products that the last passes made."),
+        Step(
+            "graph-multiply-bytes{target=TARGET}",
+            "As graph-pack-tiles, for tensor cores; nothing behind it looks at constants.",
+        ),
+    ),
+    "define": _DEFINE,
+    "fuse": _FUSE,
+    "schedule": _SCHEDULE,
+    "kernels": _KERNELS,
+    "plan": (
+        Step(
+            "memory-plan{alignment=256 copy-threads=256}",
+            "As on the CPU, with buffers aligned for a GPU and copies of 256 threads.",
+        ),
+    ),
+    "loops": (
+        *_FLATTEN,
+        Step("loop-lower-copies", "After fusion of prologues, it is known which copies only move data."),
+        *_INDICES,
+        Step("loop-vectorize-accesses", "Contiguity is found in simplified addresses; up to 16 bytes an access."),
+        Step("loop-simplify-index", "Vectorisation writes new addresses, of vectors."),
+        _UNROLL,
+    ),
+    "lower": (
+        _PROVE,
+        Step("loop-resolve-swizzles", "After every pass that analyses addresses."),
+        Step("loop-hoist-invariants", "Addresses of vectors and swizzles leave the loops."),
+        _BRANCHES,
+        Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names."),
+    ),
+}
+PASSES: Mapping[TargetKind, Mapping[str, _Steps]] = {"cpu": _CPU, "cuda": _CUDA}
+"""The passes of each kind of target, by stage."""
+
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 RECORD = "treadle.stage"
@@ -264,7 +225,7 @@ def passes_of(stage: Stage, target: Target, options: CompileOptions | None = Non
     """The passes of a stage for a target (with default options unless some are given), ready to run."""
     # A string, since the text of a target has braces. It is put in last: it may hold any word.
     words = (options or CompileOptions()).words() | {"TARGET": f'"{target}"'}
-    specs = ",".join(step.spec for step in stage.steps if step.only in (None, target.kind))
+    specs = ",".join(step.spec for step in PASSES[target.kind][stage.name])
     for word, meaning in words.items():
         specs = specs.replace(word, meaning)
     return parse_passes(specs)
