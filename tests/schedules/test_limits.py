@@ -12,8 +12,8 @@ from treadle.dialects.graph import AttentionOp, PoolOp, SoftmaxOp, TransposeOp, 
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Task
-from treadle.schedules.search.ledger import survey
 from treadle.schedules.search.programs import template_programs
+from treadle.schedules.search.rejections import survey
 from treadle.schedules.template import Anchor, LimitError, check_divides, check_limit, check_limits
 from treadle.schedules.templates import TEMPLATES
 

@@ -17,7 +17,7 @@ from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.evolution import Evolution, Settings
-from treadle.schedules.search.ledger import Ledger, Rejection
+from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.trials import Trial
 from treadle.target.host import hardware_of, host_target
@@ -96,7 +96,7 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
     monkeypatch.setattr("treadle.tuning.candidates.build_library", built)
     monkeypatch.setattr("treadle.tuning.measure.timings", built)
-    monkeypatch.setattr("treadle.schedules.search.ledger.MOST", 50)
+    monkeypatch.setattr("treadle.schedules.search.rejections.MOST", 50)
 
 
 @pytest.mark.usefixtures("nothing_is_built")

@@ -22,9 +22,9 @@ from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Record
-from treadle.schedules.search.ledger import Ledger
-from treadle.schedules.search.ledger import Rejection as Rejected
 from treadle.schedules.search.programs import taken
+from treadle.schedules.search.rejections import Ledger
+from treadle.schedules.search.rejections import Rejection as Rejected
 from treadle.schedules.search.trials import Trial
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions
@@ -207,7 +207,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[GroupTask]:
 
 @pytest.fixture(autouse=True)
 def few_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.schedules.search.ledger.MOST", 30)
+    monkeypatch.setattr("treadle.schedules.search.rejections.MOST", 30)
 
 
 def candidates(task: GroupTask, *, nest: bool) -> list[Candidate]:

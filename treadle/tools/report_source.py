@@ -19,8 +19,8 @@ from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import group_of
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, read_module
-from treadle.schedules.search.ledger import Ledger, survey, total
 from treadle.schedules.search.programs import decisions_of, taken
+from treadle.schedules.search.rejections import Ledger, survey, total
 from treadle.schedules.search.trials import Trial
 from treadle.shapes.decision_tree import tree_text
 from treadle.tuning.tasks import GroupTask

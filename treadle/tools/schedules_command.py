@@ -13,7 +13,7 @@ from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.ledger import Ledger, rejection, rejection_lines
+from treadle.schedules.search.rejections import Ledger, rejection, rejection_lines
 from treadle.schedules.template import Anchor, Template, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes.dim import normalized

@@ -19,7 +19,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
-from treadle.schedules.search.ledger import Ledger, filled, rejection_lines, total
+from treadle.schedules.search.rejections import Ledger, filled, rejection_lines, total
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 from treadle.tools.arguments import parse_shapes, parse_weights, read_constants

@@ -16,9 +16,9 @@ from treadle.passes.schedule.instance import group_of
 from treadle.passes.schedule.schedule_instantiate import operations_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
-from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.predict import Forecast, gpu_seconds
 from treadle.schedules.search.programs import taken
+from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
 from treadle.target import Target
@@ -68,21 +68,21 @@ class GroupSearch:
 #
 # Source: Williams, Waterman and Patterson, Roofline, 2009. Nothing is measured for it: the peaks are the highest rates
 # among the groups themselves. Operands that a cache holds make the bandwidth's peak too high, which leaves groups more
-# headroom than they have, never less.
+# roofline_gap than they have, never less.
 
 _BANDWIDTH = 2e10
 """Bytes a second of a processor's memory; assumed, since nothing but an order depends on it."""
 
 
 @dataclass(frozen=True)
-class Headroom:
+class RooflineGap:
     """operations: of a second, by the definitions; nbytes: of operands and results that a second moves"""
 
     operations: float
     nbytes: float
 
     @classmethod
-    def of(cls, timed: Sequence[tuple[GroupTask, float]]) -> Headroom:
+    def of(cls, timed: Sequence[tuple[GroupTask, float]]) -> RooflineGap:
         """The highest rates of some tasks with their seconds."""
         return cls(
             max((operations_of(task.program.fused) / seconds for task, seconds in timed), default=0.0),
@@ -138,7 +138,7 @@ def counted_seconds(task: GroupTask, candidate: Candidate) -> float:
 # The state of a search: a model's groups, what is known of each, and the search's options.
 
 _FIRST_GAIN = 0.2
-"""The fraction of its time that a group is expected to gain in its first round, where its headroom is no less; it
+"""The fraction of its time that a group is expected to gain in its first round, where its roofline_gap is no less; it
 halves with each round."""
 LEAST_GAIN = 0.02
 """The least gain over the default, as a fraction, for which a schedule is kept: two runs of one kernel differ by
@@ -166,7 +166,7 @@ class Group:
     trials: int = 0
     failures: int = 0
     gains: list[float] = field(default_factory=list[float])
-    headroom: float = 1.0
+    roofline_gap: float = 1.0
     """The fraction of its default's time that it can gain at most."""
     confirmed: bool | None = None
     """Whether the best schedule was faster than the default in the last timing; None before that timing."""
@@ -202,7 +202,7 @@ class Group:
         if self.default_seconds is None or self.is_exhausted:
             return 0.0
         recent = max(self.gains[-2:], default=0.0)
-        first = max(LEAST_GAIN, min(_FIRST_GAIN, self.headroom))
+        first = max(LEAST_GAIN, min(_FIRST_GAIN, self.roofline_gap))
         return self.weight * max(recent, first * 0.5**self.rounds)
 
 

@@ -9,8 +9,8 @@ from math import inf
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.ledger import Survey, survey
 from treadle.schedules.search.predict import Forecast, cpu_terms
+from treadle.schedules.search.rejections import Survey, survey
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
 from treadle.target import Target

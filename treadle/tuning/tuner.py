@@ -13,7 +13,7 @@ from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.trials import Trial, seconds_beside
 from treadle.tuning.candidates import Built, Printed, build_all, print_all, print_each
-from treadle.tuning.group_search import LEAST_GAIN, Group, GroupSearch, Headroom, Options, least_seconds
+from treadle.tuning.group_search import LEAST_GAIN, Group, GroupSearch, Options, RooflineGap, least_seconds
 from treadle.tuning.in_model import Ratio, Timed, verdicts
 from treadle.tuning.measure import Comparison, Measurer, Timing
 from treadle.tuning.tasks import GroupTask, schedule_of
@@ -107,7 +107,7 @@ class Tuner:
             except OutOfTimeError:
                 break
             waiting = waiting[len(batch) :]
-        self._set_headroom()
+        self._set_roofline_gap()
         return waiting
 
     def confirm_in_model(self, timed: Timed) -> None:
@@ -177,12 +177,12 @@ class Tuner:
             elif group.default_seconds is not None:
                 self._absorb(group, trials)
 
-    def _set_headroom(self) -> None:
-        """Tells groups their headroom. Those of a ranged model have times of several calls, and stay without."""
+    def _set_roofline_gap(self) -> None:
+        """Tells groups their roofline_gap. Those of a ranged model have times of several calls, and stay without."""
         timed = [(each, each.default_seconds) for each in self.groups if each.default_seconds and not each.task.points]
-        headroom = Headroom.of([(group.task, seconds) for group, seconds in timed])
+        roofline_gap = RooflineGap.of([(group.task, seconds) for group, seconds in timed])
         for group, seconds in timed:
-            group.headroom = headroom(group.task, seconds)
+            group.roofline_gap = roofline_gap(group.task, seconds)
 
     def _first(self, group: Group, text: Printed, build: Built) -> None:
         """Times the default schedule, which gives the group's part of the model's time."""

@@ -24,8 +24,8 @@ from treadle.passes.schedule.instance import group_program
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.learned import features
-from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.predict import cpu_seconds
+from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.schedules.search.work import Body, Reuse, Work
 from treadle.target import Target

@@ -21,8 +21,8 @@ from treadle.passes.schedule.instance import group_program
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
-from treadle.schedules.search.ledger import Ledger, Rejection
 from treadle.schedules.search.programs import taken
+from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.target import Target
 

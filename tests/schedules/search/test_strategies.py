@@ -13,8 +13,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.schedules.search.candidate import Candidate, Measured, Strategy, Task
 from treadle.schedules.search.evolution import Evolution, Settings
-from treadle.schedules.search.ledger import Ledger
 from treadle.schedules.search.programs import template_programs
+from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.strategies import STRATEGIES, Exhaustive
 from treadle.schedules.search.strategy import Explored
 from treadle.schedules.templates import TEMPLATES

@@ -12,8 +12,8 @@ from treadle.errors import TreadleError
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.ledger import limit_of, survey
 from treadle.schedules.search.programs import template_programs
+from treadle.schedules.search.rejections import limit_of, survey
 from treadle.schedules.template import LimitError
 from treadle.target import Target
 

@@ -180,8 +180,10 @@ def layout_of(box: Box, rank_of_level: Sequence[int], nearest: Sequence[int], el
 
 
 @dataclass(frozen=True)
-class Held:
-    """half: which of several buffers is read; None where there is one."""
+class StagedBuffer:
+    """The buffer that holds a staged read, and the address of an element in it.
+
+    half: which of several buffers is read; None where there is one."""
 
     layout: Layout
     buffer: SSAValue

@@ -216,7 +216,7 @@ def _along(nest: Nest, axis: Axis) -> WholeAlong | None:
 
 
 def _span(nest: Nest, axis: Axis) -> int:
-    """Positions from the first of a tile to its last one."""
+    """IterationPoint from the first of a tile to its last one."""
     inside = [nest.levels[n] for n in nest.tile if nest.levels[n].axis == axis]
     return 1 + sum((level.trips - 1) * level.stride for level in inside)
 
@@ -295,7 +295,7 @@ class _NestKernel:
 
     def _staged(self, place: int, at: At, body: Callable[[], None]) -> None:
         """What is inside of a place whose stages are filled once."""
-        shared = [stage for stage in self.nest.stages_in("shared") if stage.place == place]
+        shared = [stage for stage in self.nest.stages_in("shared") if stage.compute_at == place]
         if shared:
             self.stager.copy(shared, at)
             self.b.barrier()

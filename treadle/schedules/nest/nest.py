@@ -64,10 +64,10 @@ def _check_stage(nest: Nest, stage: Stage, where: str) -> None:
     read = workload.reads[stage.read]
     if read.obstacle is not None:
         raise TreadleError(f"the read {read.obstacle}", where, "a read of elements that its indices alone decide")
-    at_block = stage.place == len(nest.blocks)
+    at_block = stage.compute_at == len(nest.blocks)
     if not read.is_term and not at_block:
         raise TreadleError("the read is outside of the reduction", where, "a level in block")
-    if nest.box(stage.read, stage.place, stage.memory) is None:
+    if nest.box(stage.read, stage.compute_at, stage.memory) is None:
         message = "an index is not something of the outer levels plus a linear form of the inner ones"
         raise TreadleError(message, where, "another level, or factors that divide the extents")
     if stage.memory == "register" and (stage.vector, stage.buffers) != (1, 1):
@@ -83,7 +83,7 @@ def _check_pairs(nest: Nest, where: str) -> None:
     """Stages of one read go from slower to faster memory, and stages that are filled together have as many buffers."""
     for n, stage in enumerate(nest.stages):
         for inner in nest.stages[n + 1 :]:
-            if inner.read == stage.read and (inner.place == stage.place or inner.memory == stage.memory):
+            if inner.read == stage.read and (inner.compute_at == stage.compute_at or inner.memory == stage.memory):
                 raise TreadleError(
                     f"read {stage.read} is staged twice at one level or in one memory",
                     where,
@@ -93,7 +93,7 @@ def _check_pairs(nest: Nest, where: str) -> None:
                 raise TreadleError(
                     f"read {stage.read} goes from registers to shared memory", where, "shared at the outer level"
                 )
-            shared = stage.memory == inner.memory == "shared" and stage.place == inner.place
+            shared = stage.memory == inner.memory == "shared" and stage.compute_at == inner.compute_at
             if shared and (stage.buffers, stage.is_async) != (inner.buffers, inner.is_async):
                 raise TreadleError(
                     f"reads {stage.read} and {inner.read} are staged at one level in {stage.buffers} and "
@@ -138,7 +138,7 @@ class Axis:
 
     @cached_property
     def extent(self) -> int:
-        """Positions along the axis."""
+        """IterationPoint along the axis."""
         return prod(self.shape)
 
     @cached_property
@@ -170,13 +170,13 @@ class Group:
 class Stage:
     """A read goes through faster memory.
 
-    read: its number in the workload; place: the number of the first level below the one whose iterations fill it
+    read: its number in the workload; compute_at: the place (level of loops) where the copy is issued
     vector: elements that are copied at once, at most; buffers: copies of the memory, all but one of which are filled
         ahead; is_async: by asynchronous copies
     """
 
     read: int
-    place: int
+    compute_at: int
     memory: Memory
     vector: int = 1
     buffers: int = 1
@@ -308,12 +308,12 @@ class Nest:
         return self.threads // fold.lanes * self.accumulators * self.workload.accumulator_bytes
 
     def below(self, place: int) -> tuple[int, ...]:
-        """Positions of each axis that the levels below a place reach."""
+        """IterationPoint of each axis that the levels below a place reach."""
         inside = self.levels[place:]
         return tuple(prod(level.trips for level in inside if level.axis == axis) for axis in self.axes)
 
     def covered(self, axis: Axis) -> int:
-        """Positions of an axis that the levels reach; more than the extent where tiles overhang."""
+        """IterationPoint of an axis that the levels reach; more than the extent where tiles overhang."""
         return prod(level.trips for level in self.levels if level.axis == axis)
 
     def overhangs(self, axis: Axis) -> bool:
@@ -370,7 +370,7 @@ class Nest:
         return {stage: self._layout(stage) for stage in self.stages}
 
     def _layout(self, stage: Stage) -> Layout:
-        box = self.box(stage.read, stage.place, stage.memory)
+        box = self.box(stage.read, stage.compute_at, stage.memory)
         assert box is not None, "checked when the program was replayed"
         count = len(self.levels)
         inner = [n + count * (role != "loop") for n, role in enumerate(self.roles)]

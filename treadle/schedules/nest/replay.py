@@ -76,7 +76,7 @@ class _Replay:
         if arranged is None:
             raise TreadleError("it has no schedule.arrange", self._where, "a program of a nest")
         groups = tuple(Group(role, tuple(map(self._level, levels))) for role, levels in arranged.groups)
-        stages = sorted((self._stage(op, arranged) for op in staged), key=lambda stage: stage.place)
+        stages = sorted((self._stage(op, arranged) for op in staged), key=lambda stage: stage.compute_at)
         least = arranged.min_blocks_per_sm
         return Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
 

@@ -15,15 +15,15 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.index.expr import Expr, Range, var
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_operation
-from treadle.schedules.nest.box import Held
+from treadle.schedules.nest.box import StagedBuffer
 from treadle.schedules.nest.nest import Axis, Nest
 
 At: TypeAlias = Mapping[int, Index]
 """The iteration of each level that has more than one; those that are left out stand at 0."""
 
 
-class Positions:
-    """Where a nest stands: the axes' positions, and what lies beyond their ends."""
+class IterationPoint:
+    """The current index along each axis, and the masks of what lies beyond its end."""
 
     def __init__(self, b: KernelBuilder, nest: Nest):
         self._b, self._nest = b, nest
@@ -97,7 +97,7 @@ class Positions:
 class _Scope:
     """Values of a definition at one position.
 
-    given: those that depend on no index; is_clamped: indices are those that `Positions.clamped` gives
+    given: those that depend on no index; is_clamped: indices are those that `IterationPoint.clamped` gives
     """
 
     given: Mapping[SSAValue, SSAValue]
@@ -115,8 +115,8 @@ class Body:
         self._arguments: dict[SSAValue, int] = {arg: n for n, arg in enumerate((*compute.body.block.args, *inner))}
         self._reads = {at: n for n, at in enumerate(compute.reads())}
         self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=True))
-        self.positions = Positions(b, nest)
-        self.held: dict[int, Held] = {}
+        self.positions = IterationPoint(b, nest)
+        self.held: dict[int, StagedBuffer] = {}
         """The innermost stage of each read that has one here."""
 
     def value(self, value: SSAValue, at: At, known: Mapping[SSAValue, Scalar] | None = None) -> Scalar:
@@ -169,4 +169,4 @@ class Body:
         return self._b.load(values[op.source], indices, all_of([own, mask]), otherwise)
 
 
-__all__ = ["At", "Body", "Positions"]
+__all__ = ["At", "Body", "IterationPoint"]

@@ -20,7 +20,7 @@ from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
 from treadle.index.expr import Expr, const, var
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
-from treadle.schedules.nest.box import Held, Layout
+from treadle.schedules.nest.box import Layout, StagedBuffer
 from treadle.schedules.nest.nest import Nest, Stage
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.workload import Condition
@@ -32,7 +32,7 @@ _SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Filling:
+class CooperativeCopy:
     """A stage's elements in the order in which they are copied, `vector` of them at once.
 
     digits: the dimensions of the box (levels that stand apart first, then those of the tensor), each with an extent and
@@ -67,7 +67,9 @@ class Filling:
         return [found[dim] for dim in range(self.rank)]
 
 
-def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vector: int, *, is_async: bool) -> Filling:
+def filling_of(
+    layout: Layout, nearest: Sequence[int], element_bytes: int, vector: int, *, is_async: bool
+) -> CooperativeCopy:
     """The filling of a stage whose tensor has its nearest neighbours along the last of the dimensions `nearest`.
 
     Asynchronous copies move vectors to neighbours, so that across the rows of a stage they move single elements.
@@ -84,7 +86,7 @@ def filling_of(layout: Layout, nearest: Sequence[int], element_bytes: int, vecto
     chunks = [(apart + line, extent // sector, sector)] if in_sectors else []
     last = apart + line, sector if in_sectors else extent, 1
     rank = apart + len(box.extents)
-    return Filling((*outer, *chunks, *middle, last), rank, 1 if across and is_async else gcd(vector, last[1]))
+    return CooperativeCopy((*outer, *chunks, *middle, last), rank, 1 if across and is_async else gcd(vector, last[1]))
 
 
 # Loops whose every iteration fills shared memory: at once, fetched one iteration ahead, or copied several ahead.
@@ -100,7 +102,7 @@ class Pipeline:
 
     def loop(self, number: int, at: At, body: _Body) -> None:
         """All iterations of a level, with its stages filled for each."""
-        stages = [stage for stage in self._nest.stages_in("shared") if stage.place == number + 1]
+        stages = [stage for stage in self._nest.stages_in("shared") if stage.compute_at == number + 1]
         if not stages:
             self._plain(number, at, lambda here: self._with_registers(number, here, body))
         elif stages[0].buffers == 1:
@@ -205,7 +207,9 @@ class Stager:
     def holding(self, stages: Sequence[Stage], half: Index | None = None) -> Generator[None]:
         """Reads of these stages go to shared memory inside; `half`: to which of its buffers."""
         before = dict(self._body.held)
-        self._body.held |= {stage.read: Held(self._layouts[stage], self._shared[stage], half) for stage in stages}
+        self._body.held |= {
+            stage.read: StagedBuffer(self._layouts[stage], self._shared[stage], half) for stage in stages
+        }
         yield
         self._body.held = before
 
@@ -214,7 +218,7 @@ class Stager:
         """Fills the stages in registers that stand at a place; they are read inside."""
         before = dict(self._body.held)
         for stage in self._nest.stages_in("register"):
-            if stage.place == place:
+            if stage.compute_at == place:
                 self._body.held[stage.read] = self._fill_registers(stage, at)
         yield
         self._body.held = before
@@ -223,7 +227,7 @@ class Stager:
         """All threads fill shared memory."""
         b = self._b
         for stage in stages:
-            element, held = self._element(stage, at), Held(self._layouts[stage], self._shared[stage])
+            element, held = self._element(stage, at), StagedBuffer(self._layouts[stage], self._shared[stage])
             with self._each(stage) as (apart, place, _):
                 b.store(element(apart, place), held.buffer, held.address(b, apart, place))
 
@@ -238,18 +242,18 @@ class Stager:
         """All threads store what they fetched."""
         b = self._b
         for stage in stages:
-            held = Held(self._layouts[stage], self._shared[stage], half)
+            held = StagedBuffer(self._layouts[stage], self._shared[stage], half)
             with self._each(stage) as (apart, place, number):
                 b.store(b.load(self._ahead[stage], number), held.buffer, held.address(b, apart, place))
 
     def start(self, stages: Sequence[Stage], at: At, half: Index) -> None:
         """All threads start asynchronous copies."""
         for stage in stages:
-            held = Held(self._layouts[stage], self._shared[stage], half)
+            held = StagedBuffer(self._layouts[stage], self._shared[stage], half)
             with self._vectors(stage) as (filling, c):
                 self._start(held, filling, c, self._element(stage, at))
 
-    def _start(self, held: Held, filling: Filling, c: Index, element: _Element) -> None:
+    def _start(self, held: StagedBuffer, filling: CooperativeCopy, c: Index, element: _Element) -> None:
         """One vector, which is one element where neighbours are none in shared memory."""
         b, layout, row = self._b, held.layout, held.layout.order[-1]
         apart, place = _split(layout, filling.place(c.delinearize(filling.shape), b.index(0)))
@@ -269,7 +273,7 @@ class Stager:
         shape = [filling.mapping(self._nest.threads).loops[0], filling.vector]
         return self._b.alloc(f"next{stage.read}", shape, self._reads[stage.read].result.type)
 
-    def _filling(self, stage: Stage) -> Filling:
+    def _filling(self, stage: Stage) -> CooperativeCopy:
         read = self._nest.workload.reads[stage.read]
         return filling_of(self._layouts[stage], read.order, read.bytes, stage.vector, is_async=stage.is_async)
 
@@ -286,7 +290,7 @@ class Stager:
                 yield *_split(layout, filling.place(parts, e)), [number, e]
 
     @contextmanager
-    def _vectors(self, stage: Stage) -> Generator[tuple[Filling, Index]]:
+    def _vectors(self, stage: Stage) -> Generator[tuple[CooperativeCopy, Index]]:
         """A loop over the vectors that the calling thread copies."""
         b, filling, threads = self._b, self._filling(stage), self._nest.threads
         ragged = filling.vectors % threads != 0
@@ -296,10 +300,10 @@ class Stager:
         ):
             yield filling, c
 
-    def _fill_registers(self, stage: Stage, at: At) -> Held:
+    def _fill_registers(self, stage: Stage, at: At) -> StagedBuffer:
         """One thread copies all."""
         b, layout, element = self._b, self._layouts[stage], self._element(stage, at)
-        held = Held(layout, b.alloc(f"stage{stage.read}", layout.shape, self._reads[stage.read].result.type))
+        held = StagedBuffer(layout, b.alloc(f"stage{stage.read}", layout.shape, self._reads[stage.read].result.type))
         names = [f"{'abcdefgh'[n % 8]}{n // 8 or ''}" for n in range(len(layout.shape))]
         with b.tasks(names, repeat(*layout.shape), unroll=self._is_gpu, vector=not self._is_gpu) as where:
             apart, rest = _split(layout, where)
@@ -329,7 +333,7 @@ class Stager:
 
     def _origin(self, stage: Stage, at: At) -> list[Index]:
         """The indices that a read has where the levels that move inside of its stage stand at 0."""
-        levels, moving = self._nest.levels, set(self._nest.moving(stage.place, stage.memory))
+        levels, moving = self._nest.levels, set(self._nest.moving(stage.compute_at, stage.memory))
         known: dict[Hashable, Expr] = {("level", n): const(0) for n in range(len(levels))}
         for n, index in at.items():
             if n not in moving:

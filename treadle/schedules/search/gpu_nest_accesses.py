@@ -360,7 +360,7 @@ class SharedStage:
         self._filling = filling_of(layout, read.order, read.bytes, stage.vector, is_async=stage.is_async)
         self._rows = [prod(layout.shape[n + 1 :]) * read.bytes for n in range(len(layout.shape))]
         self._rounds = self._filling.mapping(nest.threads).loops[0]
-        moving = set(nest.moving(stage.place, stage.memory))
+        moving = set(nest.moving(stage.compute_at, stage.memory))
         self._outer = [n for n, level in enumerate(nest.levels) if n not in moving and level.trips > 1]
         self._index = self._indices()
         self._trips: dict[Key, int] = {_ELEMENT: self._filling.vector}
@@ -500,7 +500,7 @@ class SharedStage:
         if read.coefficients is not None and all(len(level.axis.shape) == 1 for level in nest.levels):
             levels = [(n, nest.levels[n]) for n in self._outer]
             return [{("level", n): c.get(lv.axis.first, 0) * lv.stride for n, lv in levels} for c in read.coefficients]
-        moving = {("level", n): const(0) for n in nest.moving(self.stage.place, self.stage.memory)}
+        moving = {("level", n): const(0) for n in nest.moving(self.stage.compute_at, self.stage.memory)}
         indices = [index.substitute(moving) for index in nest.indices(self.stage.read)]
         return [{("level", n): _step(index, n) for n in self._outer} for index in indices]
 

@@ -90,11 +90,13 @@ class GpuLoops:
     @property
     def fetched_registers(self) -> tuple[int, int]:
         """Registers of a thread that hold what it fetches: all of them, and those that are live while it computes."""
-        found = [(each.registers, self._nest.levels[stage.place - 1].trips) for stage, each in self._stages.items()]
+        found = [
+            (each.registers, self._nest.levels[stage.compute_at - 1].trips) for stage, each in self._stages.items()
+        ]
         return sum(size for size, _ in found), sum(size for size, trips in found if trips > 1)
 
     def _stages_at(self, place: int) -> list[Stage]:
-        return [stage for stage in self._nest.stages if stage.place == place]
+        return [stage for stage in self._nest.stages if stage.compute_at == place]
 
     def _filled(self, stages: Sequence[Stage], fixed: _Fixed) -> list[Inside]:
         if not stages:

@@ -217,7 +217,7 @@ class StagedRead:
         if cost.term is None or not read.is_term or stage.memory != "register" or stage.read not in cost.operands:
             accepted = "stages in registers, of reads inside of a reduction"
             raise TreadleError("such a stage is counted on kernels only", "work of a nest", accepted)
-        self.place, self.operand = stage.place, cost.operands[stage.read]
+        self.place, self.operand = stage.compute_at, cost.operands[stage.read]
         self._nest, self._stage, self._cost, self._target, self._read = nest, stage, cost, target, read
         self._layout = layout = nest.layout(stage)
         self._is_indexed = layout.elements <= target.vector_registers * target.lanes
@@ -310,7 +310,7 @@ class StagedRead:
     def _alignment(self, dim: int) -> int:
         """What the index at the box's first place is a multiple of; 0 where that is always 0."""
         nest, box = self._nest, self._layout.box
-        moving = set(nest.moving(self._stage.place, self._stage.memory))
+        moving = set(nest.moving(self._stage.compute_at, self._stage.memory))
         index = nest.indices(self._stage.read)[dim].substitute({("level", n): const(0) for n in moving})
         return alignment(index - box.low[dim] * box.scale[dim])
 
@@ -331,7 +331,7 @@ def staged_reads(
     outer, all_ends = len(nest.blocks), [axis for axis in nest.axes if nest.overhangs(axis)]
     return {
         stage.read: StagedRead(nest, stage, cost, target, 0, all_ends)
-        if stage.place == outer
+        if stage.compute_at == outer
         else StagedRead(nest, stage, cost, target, version, past)
         for stage in nest.stages
     }

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate, Measured, Task
-from treadle.schedules.search.ledger import Ledger, Rejection, rejection, total
+from treadle.schedules.search.rejections import Ledger, Rejection, rejection, total
 
 _MOST_MISSES = 500
 """Draws in a row that give nothing new, after which nothing new is expected: while one draw in a hundred is new, that

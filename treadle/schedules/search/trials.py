@@ -24,7 +24,7 @@ from typing import Any, cast
 from treadle.dialects.schedule import Choice
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
-from treadle.schedules.search.ledger import Ledger, Rejection
+from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.search.work import Body, Reuse, Work
 from treadle.support.files import open_regular
 

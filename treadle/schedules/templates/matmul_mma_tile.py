@@ -17,7 +17,7 @@ from treadle.schedules.access_analysis import has_contiguous_rows
 from treadle.schedules.gpu_work import OTHER_REGISTERS, Addresses, GpuWork, Traffic
 from treadle.schedules.split_k import shared_out, tiles_of
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.simt_tile import bytes_of, comes_from_outside
+from treadle.schedules.templates.simt_tile import bytes_of, reads_only_global_operands
 
 CHUNK_BYTES = 16
 """What one thread copies at a time: the widest asynchronous copy, and a row of the matrices that a warp loads."""
@@ -164,7 +164,7 @@ def mma_work(anchor: MatmulOp, tile: MmaTile, split_k: int) -> GpuWork | None:
         or n < tile.n
         or not aligned
         or slices.covered != k
-        or not comes_from_outside(anchor, turned=of_bytes)
+        or not reads_only_global_operands(anchor, b_transposed=of_bytes)
     ):
         return None
     traffic, part = Traffic(tile.threads), 1 / slices.number

@@ -32,7 +32,7 @@ from treadle.schedules.template import (
     number,
     shared_by_batch,
 )
-from treadle.schedules.templates.simt_tile import Filling, SimtTile, simt_work
+from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile, simt_work
 from treadle.target import Target
 
 _MANY = 64
@@ -268,7 +268,7 @@ class _MatmulBody:
             b.barrier()
         self._multiply(b.index((steps - 1) % 2))
 
-    def _of(self, operand: str) -> tuple[Filling, bool]:
+    def _of(self, operand: str) -> tuple[CooperativeCopy, bool]:
         """How an operand's tile is filled, and whether its lines are along K."""
         tile = self.tile
         filling = tile.a_filling if operand == "a" else tile.b_filling

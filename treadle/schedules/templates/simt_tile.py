@@ -18,15 +18,15 @@ from treadle.schedules.template import Choices, number
 # What the kernels of both products on GPUs have in common as work: which of them are plain, and their tensors.
 
 
-def comes_from_outside(anchor: MatmulOp, *, turned: bool = False) -> bool:
+def reads_only_global_operands(anchor: MatmulOp, *, b_transposed: bool = False) -> bool:
     """Whether no operand is computed in the anchor's group, so that it lies in memory row by row, and nothing follows
-    the product. `turned`: the right one is the transpose of a matrix that does."""
+    the product. `b_transposed`: the right one is the transpose of a matrix that does."""
     group, right = anchor.parent_op(), anchor.b.owner
     if not isinstance(group, FusedOp):
-        return not turned
+        return not b_transposed
     inside = [operand for operand in (anchor.a, anchor.b) if operand.owner.parent_op() is group]
-    alone = len(list(group.body.block.ops)) == 2 + turned
-    if not turned:
+    alone = len(list(group.body.block.ops)) == 2 + b_transposed
+    if not b_transposed:
         return alone and not inside
     return alone and inside == [anchor.b] and isinstance(right, ComputeOp) and _is_transpose(right)
 
@@ -61,7 +61,7 @@ _SOME = 32
 
 
 @dataclass(frozen=True)
-class Filling:
+class CooperativeCopy:
     """How all threads of a block fill a tile of `rows` lines whose elements are consecutive in global memory.
 
     A thread takes `vector` neighbours at once. A warp takes whole lines where these stay lines in shared memory,
@@ -93,7 +93,7 @@ class Filling:
         return self.warps[0] * self.high, across, self.pieces[1] // self.warps[1]
 
     @staticmethod
-    def of(rows: int, columns: int, threads: int, most: int, transposed: bool) -> Filling | None:
+    def of(rows: int, columns: int, threads: int, most: int, transposed: bool) -> CooperativeCopy | None:
         """The filling with the longest vectors, at most `most`; None where the threads do not share the tile evenly.
 
         All extents are powers of two.
@@ -103,7 +103,7 @@ class Filling:
         return next((filling for filling in found if filling is not None), None)
 
 
-def _filling(rows: int, columns: int, warps: int, vector: int, transposed: bool) -> Filling | None:
+def _filling(rows: int, columns: int, warps: int, vector: int, transposed: bool) -> CooperativeCopy | None:
     wide = _SECTOR // vector if transposed else min(columns // vector, WARP)
     high = min(WARP // max(wide, 1), rows)
     wide = WARP // high
@@ -114,7 +114,7 @@ def _filling(rows: int, columns: int, warps: int, vector: int, transposed: bool)
     warp_rows = warps // warp_columns
     if pieces[0] % warp_rows:
         return None
-    return Filling(high, wide, (warp_rows, warp_columns), pieces, vector)
+    return CooperativeCopy(high, wide, (warp_rows, warp_columns), pieces, vector)
 
 
 class SimtTile:
@@ -135,10 +135,10 @@ class SimtTile:
         # Without a minimum, ptxas spills a few registers for the sake of one block more.
         self.min_blocks = number(choices, "min_blocks_per_sm") if self.outputs >= _SOME else None
 
-    def _filling(self, extent: int, transposed: bool, most: int) -> Filling | None:
+    def _filling(self, extent: int, transposed: bool, most: int) -> CooperativeCopy | None:
         """The tile of A or B as lines of K if it is transposed, else as lines of M or N."""
         rows, columns = (extent, self.block_k) if transposed else (self.block_k, extent)
-        return Filling.of(rows, columns, self.threads, most, transposed)
+        return CooperativeCopy.of(rows, columns, self.threads, most, transposed)
 
     @property
     def row_of_a(self) -> int:
@@ -173,7 +173,7 @@ def simt_work(anchor: MatmulOp, tile: SimtTile, split_k: int) -> GpuWork | None:
     and no step beyond the end; None for others."""
     slices, (m, n), k = shared_out(anchor, split_k, tile.block_k), anchor.shape[-2:], anchor.reduction_extent
     a, b = tile.a_filling, tile.b_filling
-    plain = anchor.type.get_element_type() == f32 and comes_from_outside(anchor)
+    plain = anchor.type.get_element_type() == f32 and reads_only_global_operands(anchor)
     if not plain or a is None or b is None or not tile.a_transposed or tile.b_transposed:
         return None
     if m < tile.m or n < tile.n or slices.each < 3 or slices.covered != k or k % a.vector or n % b.vector:
@@ -218,7 +218,7 @@ def simt_work(anchor: MatmulOp, tile: SimtTile, split_k: int) -> GpuWork | None:
     )
 
 
-def _places(filling: Filling, traffic: Traffic) -> tuple[Addresses, Addresses]:
+def _places(filling: CooperativeCopy, traffic: Traffic) -> tuple[Addresses, Addresses]:
     """The first line and element that each thread copies."""
     lane, warp = traffic.thread % WARP, traffic.thread // WARP
     _, across = filling.warps

@@ -2,12 +2,12 @@
 
 from treadle.frontends.onnx.converters import (
     activation,
-    before_broadcasting,
     control,
     data_extents,
     elementwise,
     fourier,
     indexing,
+    legacy_opsets,
     linear,
     non_max_suppression,
     pool,
@@ -23,7 +23,7 @@ from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_q
 from treadle.frontends.onnx.functions import find_conversion
 
 FAMILIES = (
-    activation, before_broadcasting, control, data_extents, elementwise, fourier, indexing, linear,
+    activation, legacy_opsets, control, data_extents, elementwise, fourier, indexing, linear,
     non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_fused,
     microsoft_quantized,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from treadle.schedules.rules.templates import templates
 from treadle.target.host import host_target
 from treadle.target.options import CompileOptions
 from treadle.tuning import candidates, tuner
-from treadle.tuning.group_search import Headroom
+from treadle.tuning.group_search import RooflineGap
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
 
@@ -26,17 +26,17 @@ def model(tmp_path: Path) -> Path:
 
 def test_the_highest_rates_are_the_roofline(model: Path) -> None:
     product, softmax = tasks_of_model(model, host_target(), {}, CompileOptions())
-    headroom = Headroom.of([(product, 1e-6), (softmax, 1e-6)])
-    assert headroom == Headroom(operations=(2 * 20 * 48 * 48 + 20 * 48) / 1e-6, nbytes=PRODUCT_BYTES / 1e-6)
-    assert headroom(product, 1e-6) == 0
-    assert headroom(product, 4e-6) == pytest.approx(0.75)
-    assert headroom(product, 0.5e-6) == 0
-    assert headroom(softmax, 1e-6) == pytest.approx(1 - SOFTMAX_BYTES / PRODUCT_BYTES)
+    roofline_gap = RooflineGap.of([(product, 1e-6), (softmax, 1e-6)])
+    assert roofline_gap == RooflineGap(operations=(2 * 20 * 48 * 48 + 20 * 48) / 1e-6, nbytes=PRODUCT_BYTES / 1e-6)
+    assert roofline_gap(product, 1e-6) == 0
+    assert roofline_gap(product, 4e-6) == pytest.approx(0.75)
+    assert roofline_gap(product, 0.5e-6) == 0
+    assert roofline_gap(softmax, 1e-6) == pytest.approx(1 - SOFTMAX_BYTES / PRODUCT_BYTES)
 
 
 def test_without_rates_all_time_may_be_gained(model: Path) -> None:
     product, _ = tasks_of_model(model, host_target(), {}, CompileOptions())
-    assert Headroom.of([])(product, 1e-6) == 1
+    assert RooflineGap.of([])(product, 1e-6) == 1
 
 
 def test_a_search_begins_where_most_can_be_gained(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
