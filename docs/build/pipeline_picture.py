@@ -60,7 +60,7 @@ def steps_of(stage: str) -> list[tuple[Step, frozenset[TargetKind]]]:
     """The steps of a stage for all kinds of target, in one order that is that of each kind."""
     cpu, cuda = PASSES["cpu"][stage], PASSES["cuda"][stage]
     found: list[tuple[Step, frozenset[TargetKind]]] = []
-    for what, *places in SequenceMatcher(None, *(list(map(_name, each)) for each in (cpu, cuda))).get_opcodes():
+    for what, *places in SequenceMatcher(None, list(map(_name, cpu)), list(map(_name, cuda))).get_opcodes():
         ours, theirs = cpu[slice(*places[:2])], cuda[slice(*places[2:])]
         if what != "equal":
             found += [(step, _CPU) for step in ours] + [(step, _CUDA) for step in theirs]
