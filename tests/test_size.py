@@ -21,3 +21,31 @@ def test_files() -> None:
 
 def test_modules_at_the_top() -> None:
     assert len([path for path in lengths() if path.parent == Path()]) <= MOST_AT_THE_TOP
+
+
+ASK_FOR_CUDA = {
+    "api.py",
+    "backends/c/static_library.py",
+    "backends/cuda/compiler.py",
+    "compiler/artifact_writer.py",
+    "passes/graph/fusion_cost.py",
+    "passes/graph/graph_multiply_bytes.py",
+    "passes/graph/graph_quantized_products.py",
+    "passes/loop/loop_unroll.py",
+    "schedules/nest/kernel.py",
+    "schedules/nest/nest.py",
+    "schedules/occupancy.py",
+    "schedules/rules/tiling.py",
+    "schedules/search/predict.py",
+    "schedules/search/walk.py",
+    "target/description.py",
+    "tools/bisect_search.py",
+    "tools/tune_command.py",
+    "tuning/model.py",
+}
+"""Modules that ask what kind of target they have; elsewhere, data of the target or its list of passes says it."""
+
+
+def test_which_modules_ask_for_the_kind_of_target() -> None:
+    asking = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "is_cuda" in path.read_text()}
+    assert asking <= ASK_FOR_CUDA

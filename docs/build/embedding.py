@@ -1,4 +1,4 @@
-"""The generated parts of docs/embedding.md: the example, what it prints, errors, and the public names."""
+"""The generated parts of docs/embedding.md (example, output, errors, public names) and of docs/new-backend.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import runpy
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +17,9 @@ from treadle import ir, onnx_backend
 from treadle.errors import TreadleError
 from treadle.tools.reporting import run_reporting
 
-DOCUMENT = "docs/embedding.md"
+DOCUMENT, BACKEND = "docs/embedding.md", "docs/new-backend.md"
 EXAMPLE = ROOT / "examples" / "embed_model.py"
+BACKEND_EXAMPLE = ROOT / "examples" / "scalar_backend.py"
 
 REJECTED = (
     "func.func @layer(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}",
@@ -31,7 +33,7 @@ REJECTED = (
 
 def main() -> int:
     """Rewrites the document; prints whether it changed."""
-    return run_reporting("render_embedding", lambda: rewrite({DOCUMENT: EXCERPTS}))
+    return run_reporting("render_embedding", lambda: rewrite({DOCUMENT: EXCERPTS, BACKEND: BACKEND_EXCERPTS}))
 
 
 def _layer() -> str:
@@ -39,6 +41,13 @@ def _layer() -> str:
     source = EXAMPLE.read_text()
     begin, end = source.index("import numpy"), source.index("def decisions")
     return f"```python\n{source[begin:end]}model = treadle.compile(layer())\n```\n"
+
+
+def _of_backend(first: str, behind: str) -> str:
+    """A part of the example of a backend."""
+    source = BACKEND_EXAMPLE.read_text()
+    begin = source.index(first)
+    return f"```python\n{source[begin : source.index(behind, begin)].rstrip()}\n```\n"
 
 
 def _decision() -> str:
@@ -81,6 +90,11 @@ EXCERPTS: Excerpts = {
     "embedded decision": _decision,
     "embedding errors": _errors,
     "public names": _public,
+}
+
+BACKEND_EXCERPTS: Excerpts = {
+    "backend passes": partial(_of_backend, "# The pass list", "\n\n_FOLDS"),
+    "backend printer": partial(_of_backend, "class ScalarC", "\n\nclass ScalarModel"),
 }
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""The page for embedders says what the code says."""
+"""The pages for embedders and for backends say what the code says."""
 
 from __future__ import annotations
 
-from docs.build.architecture import ROOT, render
-from docs.build.embedding import DOCUMENT, EXCERPTS
+import pytest
+
+from docs.build.architecture import ROOT, Excerpts, render
+from docs.build.embedding import BACKEND, BACKEND_EXCERPTS, DOCUMENT, EXCERPTS
 from tests.helpers.bless import assert_golden
 
 
-def test_the_page_is_up_to_date() -> None:
-    path = ROOT / DOCUMENT
-    assert_golden(render(path.read_text(), DOCUMENT, EXCERPTS), path)
+@pytest.mark.parametrize(("page", "excerpts"), [(DOCUMENT, EXCERPTS), (BACKEND, BACKEND_EXCERPTS)])
+def test_a_page_is_up_to_date(page: str, excerpts: Excerpts) -> None:
+    path = ROOT / page
+    assert_golden(render(path.read_text(), page, excerpts), path)

@@ -52,6 +52,8 @@ STAGES: tuple[Stage, ...] = (
 )
 """Every stage, in order; printing text and compiling it follow (`treadle/compiler/artifact_writer.py`)."""
 
+Passes = Mapping[str, tuple[Step, ...]]
+"""The passes of each stage, by its name."""
 _Steps = tuple[Step, ...]
 
 _CLEANUP: _Steps = (
@@ -112,7 +114,7 @@ _UNROLL = Step("loop-unroll{target=TARGET}", "After vectorisation, which shorten
 _PROVE = Step("loop-prove-bounds", "First in the stage, so that IR that is resumed here is proved, too.")
 _BRANCHES = Step("loop-lower-accesses", "After every pass that reads predicates, which become branches.")
 
-_CPU: Mapping[str, _Steps] = {
+_CPU: Passes = {
     "import": (),
     "graph": (
         *_CLEANUP,
@@ -166,7 +168,7 @@ _CPU: Mapping[str, _Steps] = {
         Step("loop-to-c", "Blocks are distributed among the pool's threads."),
     ),
 }
-_CUDA: Mapping[str, _Steps] = {
+_CUDA: Passes = {
     "import": (),
     "graph": (
         Step("graph-inline-control", "First: later passes would work on functions that are dropped here."),
@@ -211,7 +213,7 @@ _CUDA: Mapping[str, _Steps] = {
         Step("loop-to-cuda", "Blocks, threads and memory spaces get their CUDA names."),
     ),
 }
-PASSES: Mapping[TargetKind, Mapping[str, _Steps]] = {"cpu": _CPU, "cuda": _CUDA}
+PASSES: Mapping[TargetKind, Passes] = {"cpu": _CPU, "cuda": _CUDA}
 """The passes of each kind of target, by stage."""
 
 
@@ -220,12 +222,19 @@ RECORD = "treadle.stage"
 """The attribute of a written module that names the stage that left it."""
 
 
+def passes_of(
+    stage: Stage, target: Target, options: CompileOptions | None = None, passes: Passes | None = None
+) -> tuple[ModulePass, ...]:
+    """The passes of a stage for a target (with default options unless some are given), ready to run; `passes`: instead
+    of those of the target's kind."""
+    return _ready((PASSES[target.kind] if passes is None else passes)[stage.name], target, options)
+
+
 @functools.cache
-def passes_of(stage: Stage, target: Target, options: CompileOptions | None = None) -> tuple[ModulePass, ...]:
-    """The passes of a stage for a target (with default options unless some are given), ready to run."""
+def _ready(steps: _Steps, target: Target, options: CompileOptions | None) -> tuple[ModulePass, ...]:
     # A string, since the text of a target has braces. It is put in last: it may hold any word.
     words = (options or CompileOptions()).words() | {"TARGET": f'"{target}"'}
-    specs = ",".join(step.spec for step in PASSES[target.kind][stage.name])
+    specs = ",".join(step.spec for step in steps)
     for word, meaning in words.items():
         specs = specs.replace(word, meaning)
     return parse_passes(specs)
@@ -274,9 +283,10 @@ def lower(
     to: str | None = None,
     instruments: Sequence[Instrument] = (),
     options: CompileOptions | None = None,
+    passes: Passes | None = None,
 ) -> None:
     """Runs the stages after `after` (default: the one that the module was written after) up to `to` on `module`, in
-    place, and checks every border.
+    place, and checks every border. `passes`: of a backend that has a list of its own (docs/new-backend.md).
 
     Raises TreadleError where a pass fails or leaves what may not remain, naming the pass and the operation.
     """
@@ -287,7 +297,7 @@ def lower(
         check_legal(module, after, target.kind)
     module.attributes.pop(RECORD, None)
     for stage in stages_between(after, to):
-        for step in passes_of(stage, target, options):
+        for step in passes_of(stage, target, options, passes):
             _run(context, module, stage, step, instruments)
         check_legal(module, stage.name, target.kind)
 

@@ -310,7 +310,7 @@ class Template(ABC):
 
     def check(self, anchor: Anchor, choices: Choices, target: Target, where: str) -> None:
         """TreadleError unless the choices are in the space and within the target's limits."""
-        if self.kind != ("cuda" if target.is_cuda else "cpu"):
+        if self.kind != target.kind:
             raise TreadleError(f"template {self.name!r} is for {self.kind} targets, not {target.name}", where)
         if not has_elements(anchor):
             raise TreadleError(f"template {self.name!r} schedules no empty tensor", where, "extents from 1 upwards")

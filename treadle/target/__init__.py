@@ -2,6 +2,7 @@
 
 from treadle.target.description import (
     AMX,
+    GPUS,
     INSTRUCTION_SETS,
     KIB,
     KINDS,
@@ -17,6 +18,6 @@ from treadle.target.description import (
 )
 
 __all__ = [
-    "AMX", "INSTRUCTION_SETS", "KIB", "KINDS", "MATRIX_UNITS", "NATIVE", "NO_UNIT", "TARGETS", "VNNI", "VNNI_BF16",
-    "MatrixUnit", "Target", "TargetKind",
+    "AMX", "GPUS", "INSTRUCTION_SETS", "KIB", "KINDS", "MATRIX_UNITS", "NATIVE", "NO_UNIT", "TARGETS", "VNNI",
+    "VNNI_BF16", "MatrixUnit", "Target", "TargetKind",
 ]  # fmt: skip

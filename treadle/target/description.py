@@ -480,3 +480,5 @@ TARGETS: Mapping[str, Target] = {
     )
 }
 """Every target by name."""
+GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)
+"""Those that are GPUs."""

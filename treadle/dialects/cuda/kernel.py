@@ -46,9 +46,8 @@ from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space, bu
 from treadle.dialects.cuda.memory import AllocOp
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
-from treadle.target import TARGETS, Target
+from treadle.target import GPUS
 
-GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)
 MAX_THREADS = max(target.max_threads_per_block for target in GPUS)
 MAX_STATIC_SHARED = max(target.shared_per_block_static for target in GPUS)
 MAX_SHARED = max(target.shared_per_block for target in GPUS)

@@ -22,8 +22,7 @@ def is_one_kernel(op: Operator) -> bool:
 
 def has_template(op: WholeOp, target: Target) -> bool:
     """Whether a template of the target is made for such an operator, which then stays whole."""
-    kind = "cuda" if target.is_cuda else "cpu"
-    templates = (t for t in TEMPLATES.values() if t.kind == kind and not t.takes_all)
+    templates = (t for t in TEMPLATES.values() if t.kind == target.kind and not t.takes_all)
     return any(t.fits(op) and t.has_default(op, target) for t in templates)
 
 

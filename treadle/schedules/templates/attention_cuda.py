@@ -28,7 +28,7 @@ from treadle.schedules.templates.attention_tile import (
     share_of_keys,
     work_tile,
 )
-from treadle.target import TARGETS, Target
+from treadle.target import GPUS, Target
 
 _ROWS = (4, 8, 16, 32, 64)
 _COLUMNS = (16, 32, 64)
@@ -38,7 +38,6 @@ _LANES = 16
 """Threads that share a row by default: 64 elements of a value are a vector of each."""
 _MODEST = 16
 """Rows of a default block where more of them leave multiprocessors idle."""
-_EVERY = tuple(target for target in TARGETS.values() if target.is_cuda)
 
 
 class AttentionCuda(Template):
@@ -70,7 +69,7 @@ class AttentionCuda(Template):
         element = anchor.type.get_element_type()
         if not isinstance(element, Float32Type | Float16Type | BFloat16Type) or not prod(_extents(anchor)):
             return False
-        return all(_default(anchor, target) is not None for target in _EVERY)
+        return all(_default(anchor, target) is not None for target in GPUS)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None

@@ -42,7 +42,7 @@ from treadle.schedules.templates.attention_tile import (
     work_tile,
 )
 from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N
-from treadle.target import TARGETS, Target
+from treadle.target import GPUS, Target
 
 _COLUMNS = (16, 32, 64, 128)
 _PARTS = (1, 2, 4)
@@ -60,7 +60,6 @@ _DEFAULTS = ((128, 4), (64, 4), (32, 2), (16, 1))
 _DEFAULT_COLUMNS = 64
 _SCHEDULERS = 4
 """Warps that a multiprocessor runs at a time."""
-_EVERY = tuple(target for target in TARGETS.values() if target.is_cuda)
 
 
 class AttentionMma(Template):
@@ -98,7 +97,7 @@ class AttentionMma(Template):
             return False
         if max(extents[-2:]) > _LARGEST_SIZE:
             return False
-        return all(_default(anchor, target) is not None for target in _EVERY)
+        return all(_default(anchor, target) is not None for target in GPUS)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
