@@ -78,7 +78,7 @@ class Group:
     evaluations: dict[Operation, Evaluations] = field(default_factory=dict[Operation, Evaluations])
     """How often each prologue computes one of its elements."""
     size: int = 0
-    """Of all members' definitions; see `definition_size.py`."""
+    """Of all members' definitions; see `definition_analysis.py`."""
     _alignments: dict[SSAValue, Alignment] = field(default_factory=dict[SSAValue, Alignment])
 
     @property

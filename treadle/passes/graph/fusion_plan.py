@@ -9,7 +9,7 @@ injective definitions that are computed where they are read.
    it once (`fusion_cost.py`). Definitions that merely move data, or widen floats, are repeated in every group that
    reads them; widening ends no chain of epilogues. Injective definitions that no anchor takes form groups of their own.
 3. The elementwise groups, forwards: one that reads what another group computes joins it, if each element is available
-   there; the group then stores several tensors (`fusion_join.py`).
+   there; the group then stores several tensors.
 
 The graph of groups is acyclic at the beginning, where each operator is alone, and every step keeps it so: (1) contracts
 an edge to an only user, (2) removes a node and connects its inputs to its users, (3) contracts an edge beside which

@@ -145,7 +145,7 @@ def _vector_variable(op: Operation) -> SSAValue | None:
 
 
 def _known(kernel: KernelOp, extents: Mapping[SSAValue, int], sizes: Mapping[int, Expr]) -> dict[SSAValue, Expr]:
-    """The indices in a kernel that are extents, clamped where that changes nothing (`extent_values.py`)."""
+    """The indices in a kernel that are extents, clamped where that changes nothing (`required_levels.py`)."""
     pairs = zip(kernel.input_buffers, kernel.inputs, strict=True)
     numbers: dict[SSAValue, int] = {buffer: extents[tensor] for buffer, tensor in pairs if tensor in extents}
     found: dict[SSAValue, Expr] = {}

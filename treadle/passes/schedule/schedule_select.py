@@ -226,7 +226,7 @@ class ScheduleSelectPass(ModulePass):
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, ...}> : tensor<128x768xf32>
     ```
     A product of a ranged model gets a `#schedule.dispatch` of several kernels where the cost model says that these
-    serve the range better than one (`ranged_choice.py`).
+    serve the range better than one.
     target: the text of a target, `cpu` or `sm_80` and so on.
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the

@@ -6,7 +6,7 @@
 
 A program's text stands before the first line that speaks of it, and again when it has changed; a template's program is
 called as the template, whose knobs may get more values, and has no such line. What was rejected while a round's
-candidates were drawn (`ledger_record.py`) stands before their trials: where a killed writer has left a trial, it is
+candidates were drawn (`ledger_record`) stands before their trials: where a killed writer has left a trial, it is
 there, too.
 """
 

@@ -1,6 +1,6 @@
 """Gensor's construction: an annealed random walk from tile to tile and from level to level, without measuring.
 
-States are the decisions of programs that tile; `etir.py` is the paper's view of them. An action's probability is its
+States are the decisions of programs that tile; `Etir` is the paper's view of them. An action's probability is its
 benefit over the sum of all. The candidates are the best of all states that were seen, ranked by the predictor: those
 from which the walk chose are more than the list that the paper keeps, and cost nothing more.
 
