@@ -20,8 +20,6 @@ from treadle.shapes.dim import Dim, parse_dim
 
 # Calls of a model that is compiled for ranges: the corners and some points between, and inputs for them.
 
-# Shapes, and how often they occur, on the command line.
-
 Array = NDArray[Any]
 Values = Mapping[str, int]
 _ALL_CORNERS = 3
@@ -170,6 +168,8 @@ def _named(array: Array, tensor: Tensor) -> Array:
     is_unnamed = array.dtype == np.dtype(f"V{dtype.itemsize}") and dtype.isbuiltin != 1
     return array.view(dtype) if is_unnamed else array
 
+
+# Shapes, and how often they occur, on the command line.
 
 _SHAPE_FORM = (
     "NAME=D0,D1,... with positive whole numbers, such as x=1,3,48,320, or ranges, such as x=1..8,3,48,32..2048:32 "

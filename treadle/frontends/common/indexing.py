@@ -19,9 +19,6 @@ from treadle.frontends.common.tensor import Reserves
 # Elements by their rank.
 
 
-# Elements at indices that are data.
-
-
 def ordered(node: Reserves, g: GraphBuilder, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
     """The first elements along an axis, in order, and their positions; of equal ones the first.
 
@@ -206,6 +203,9 @@ def _put_back(node: Reserves, g: GraphBuilder, whole: Tensor, part: Tensor) -> T
     inside[tuple(slice(e) for e in part.shape)] = True
     pads = [0] * whole.rank + [e - p for e, p in zip(whole.shape, part.shape, strict=True)]
     return g.where(g.constant(inside), g.pad(part, pads, 0), whole)
+
+
+# Elements at indices that are data.
 
 
 def gather_along(

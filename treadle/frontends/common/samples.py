@@ -20,12 +20,6 @@ from treadle.index.expr import Atom, Expr, Var, floordiv, var
 # Source: the specification of Resize, and Keys, "Cubic convolution interpolation for digital image processing", IEEE
 # Transactions on Acoustics, Speech, and Signal Processing 29(6), 1981.
 
-# Shape arithmetic in floats: numbers that are known for every value of the symbols.
-#
-# A symbol has finitely many values. A number that is computed from extents by float arithmetic is the array of what
-# NumPy computes, in the type of the tensor, at each of them. Cast back to integers, it is an extent again if some
-# quotient `(a * symbol + b) // d` is the same number at every value.
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -137,6 +131,12 @@ def _cubic(d: Floats, a: float) -> Floats:
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
+
+# Shape arithmetic in floats: numbers that are known for every value of the symbols.
+#
+# A symbol has finitely many values. A number that is computed from extents by float arithmetic is the array of what
+# NumPy computes, in the type of the tensor, at each of them. Cast back to integers, it is an extent again if some
+# quotient `(a * symbol + b) // d` is the same number at every value.
 
 Table = NDArray[Any]
 _LARGEST_DIVISOR = 64

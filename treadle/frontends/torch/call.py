@@ -25,8 +25,6 @@ from treadle.support.extensions import note_added
 
 # PyTorch's tensors and types as NumPy's.
 
-# A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node.
-
 DTYPES: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.float16: np.dtype(np.float16),
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
@@ -76,6 +74,8 @@ def tensor_of(array: Array) -> torch.Tensor:
         return torch.from_numpy(writeable.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(writeable)
 
+
+# A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node.
 
 MAX_BYTES = 2 << 30
 """The largest constant that the conversion of a node makes."""

@@ -19,9 +19,6 @@ from treadle.dialects.loop import AllocOp, KernelOp, Space, SpaceAttr, type_of
 # The memory planner: byte offsets of temporary buffers in one arena from their live ranges, as plain values.
 
 
-# Buffers of a launch: what a kernel allocates for all of its blocks becomes an argument.
-
-
 @dataclass(frozen=True)
 class LiveRange:
     """A buffer of `size` bytes that holds a value from step `first` to step `last`, both included."""
@@ -79,6 +76,8 @@ def _round_up(size: int, alignment: int) -> int:
     """The next multiple of `alignment`; an empty buffer still gets an address of its own."""
     return max(1, -(-size // alignment)) * alignment
 
+
+# Buffers of a launch: what a kernel allocates for all of its blocks becomes an argument.
 
 _ZEROED = SpaceAttr(Space.ZEROED)
 

@@ -31,9 +31,6 @@ from treadle.schedules.template import Anchor
 # Which member of a fused group is scheduled.
 
 
-# A product of a ranged model as it is in one call: with the extents that somebody needs then.
-
-
 def anchor_of(fused: FusedOp) -> Anchor:
     """The group's product or reduction; without one, the operator that gives the group's result; of several results,
     the first member, with which the others are aligned.
@@ -174,6 +171,8 @@ def _forget_names(op: Operation) -> None:
                 for arg in block.args:
                     arg.name_hint = None
 
+
+# A product of a ranged model as it is in one call: with the extents that somebody needs then.
 
 _LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
 

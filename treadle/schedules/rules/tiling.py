@@ -29,10 +29,6 @@ from treadle.target import Target
 # Source: MetaSchedule (NeurIPS 2022), figure 5's Cross-Thread-Reduction and Add-RFactor; the conditions are those of
 # its sources (`NeedsRFactorOrCrossThreadReduction`).
 
-# Multi-level tiling: the axes cut into levels by a word of S and R.
-#
-# Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sketches (OSDI 2020).
-
 _ROWS = 8
 """Elements that a block's threads, or one thread's vectors, compute at once. Assumed, not measured, as the next one."""
 _MOST_REDUCING_THREADS = 512
@@ -259,6 +255,10 @@ def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory,
             continue
     return None if draft is sampled else draft
 
+
+# Multi-level tiling: the axes cut into levels by a word of S and R.
+#
+# Source: MetaSchedule (NeurIPS 2022), figure 4 and appendix A.3, after Ansor's sketches (OSDI 2020).
 
 _TILED_AXES = 3
 """Axes of a kind that are cut, the innermost ones longer than 1; others stay whole: a tile of three axes is what

@@ -20,9 +20,6 @@ from treadle.frontends.onnx.node import Node
 # Softmax, its logarithm, and Hardmax.
 
 
-# Activation functions, written with unary, binary and where.
-
-
 @converts("Softmax", "LogSoftmax")
 def softmax_flattened(node: Node, g: GraphBuilder) -> Tensor:
     """Before opset 13 the dimensions from `axis` on are one."""
@@ -201,6 +198,9 @@ def local_response_norm(node: Node, g: GraphBuilder) -> Tensor:
     mean = g.emit(lambda v: PoolOp("avg", v[0], (size, 1), (1, 1), pads, (1, 1), count_pad=True), planes)
     base = g.add(g.mul(g.reshape(mean, x.shape), node.float("alpha", 1e-4)), node.float("bias", 1.0))
     return g.cast(g.div(wide, g.binary("pow", base, node.float("beta", 0.75))), x.element)
+
+
+# Activation functions, written with unary, binary and where.
 
 
 def _bounded(g: GraphBuilder, x: Tensor, low: float, high: float) -> Tensor:

@@ -30,8 +30,6 @@ from treadle.frontends.onnx.tensor_data import Array
 # convolution interpolation for digital image processing", IEEE Transactions on Acoustics, Speech, and Signal Processing
 # 29(6), 1981.
 
-# Resize and Upsample, one dimension after the other.
-
 PADDINGS = ("zeros", "border", "reflection")
 _GRID_MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 _CUBIC = -0.75
@@ -248,6 +246,8 @@ def _coordinates(g: GraphBuilder, offset: Tensor, window: Window, d: int, parts:
     moved = g.reshape(g.narrow(moved, 2, d, 1), (offset.shape[0] * parts, size * prod(out)))
     return g.add(moved, g.constant(places.astype(moved.dtype)))
 
+
+# Resize and Upsample, one dimension after the other.
 
 POLICIES = ("stretch", "not_larger", "not_smaller")
 

@@ -18,9 +18,6 @@ from treadle.frontends.torch.call import Call, converts
 # Scaled dot-product attention.
 
 
-# Products of matrices, and convolutions.
-
-
 @converts("scaled_dot_product_attention.default")
 def attention(c: Call, g: GraphBuilder) -> Tensor:
     """A row that a mask leaves without keys is zero, as in PyTorch; causal means up to the row's own number."""
@@ -118,6 +115,9 @@ def softmax(c: Call, g: GraphBuilder) -> Tensor:
     if x.rank == 0:
         return g.reshape(softmax_along(g, g.reshape(x, (1,)), 0, c.name.startswith("_log")), ())
     return softmax_along(g, x, c.dim(c.int("dim"), x.rank), c.name.startswith("_log"))
+
+
+# Products of matrices, and convolutions.
 
 
 @converts("mm.default", "bmm.default", "mv.default")

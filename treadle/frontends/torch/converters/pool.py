@@ -17,9 +17,6 @@ from treadle.frontends.torch.call import Call, converts
 # Resizing pictures, one dimension after the other.
 
 
-# Pooling.
-
-
 def _source(c: Call) -> Tensor:
     return c.tensor("input" if c.name.endswith(".vec") else "self")
 
@@ -88,6 +85,9 @@ def smooth(c: Call, g: GraphBuilder) -> Tensor:
             c.reserve((size, 8 * max(4, round(4 / scale))), np.dtype(np.float64))
             y = interpolated(g, y, dim, taps(how, extent, size, scale, (0.0, 1.0)))
     return g.cast(y, x.element)
+
+
+# Pooling.
 
 
 def _pooled(c: Call, g: GraphBuilder, kind: str, rank: int, dilations: Sequence[int], count_pad: bool) -> Tensor:

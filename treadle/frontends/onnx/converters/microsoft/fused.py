@@ -20,8 +20,6 @@ from treadle.frontends.onnx.node import Node
 
 # Activations, and what is fused with them: FusedGemm, FusedConv.
 
-# Layer normalisations of sums: skip connections and embeddings.
-
 _ACTIVATIONS = ("", "Relu", "Tanh", "Sigmoid", "Softplus", "LeakyRelu", "Clip", "HardSigmoid", "Elu")
 
 
@@ -122,6 +120,8 @@ def _bytes(node: Node, g: GraphBuilder, count: int, gates: int) -> tuple[int, li
 
     return size, [(matrix(1, d), matrix(2, d)) for d in range(count)]
 
+
+# Layer normalisations of sums: skip connections and embeddings.
 
 _EPSILON = 1e-12
 
