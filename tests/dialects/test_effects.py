@@ -116,7 +116,7 @@ def test_a_copy_reads_one_buffer_and_writes_the_other() -> None:
 
 
 def test_accesses_to_another_name_of_a_buffer_are_accesses_to_the_buffer() -> None:
-    again = op("%E = loop.again_buffer %A : memref<64xf32> -> memref<64xf32>\n%x = loop.load %E[%t] : memref<64xf32>")
+    again = op("%E = loop.opaque_buffer %A : memref<64xf32> -> memref<64xf32>\n%x = loop.load %E[%t] : memref<64xf32>")
     load = again.next_op
     assert load is not None and is_pure(again) and not buffers_read(again)
     assert buffers_read(load) == {again.operands[0]}

@@ -76,7 +76,7 @@ _LANES = (
     "loop.strided_store",
 )  # fmt: skip
 """Vectors of the CPU: masks, strides and conversions."""
-_MEMORY = ("loop.prefetch", "loop.opaque", "loop.again_buffer")
+_MEMORY = ("loop.prefetch", "loop.opaque", "loop.opaque_buffer")
 """Loads that are to be done earlier, or once more."""
 _UNIT = ("loop.multiply_tiles",)
 """The matrix unit of a CPU's core."""

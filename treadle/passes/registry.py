@@ -74,7 +74,7 @@ FORMER_NAMES: Mapping[str, str] = {
     "loop-shorten-tiles": "loop-tail-tiles",
     "loop-trim": "loop-skip-padding",
 }
-"""Names of version 0.1 that `parse_passes` still takes, with a warning."""
+"""Names that `parse_passes` still takes, with a warning."""
 
 PassFactory = Callable[[], type[ModulePass]]
 

@@ -575,7 +575,7 @@ def test_an_index_that_the_compiler_is_not_to_know() -> None:
 def test_a_buffer_of_the_kernels_own_by_an_address_that_the_compiler_is_not_to_know() -> None:
     body = """
   %tiles = loop.alloc : memref<2x64xf32, #loop.space<register>>
-  %flat = loop.again_buffer %tiles : memref<2x64xf32, #loop.space<register>> -> memref<128xf32, #loop.space<register>>
+  %flat = loop.opaque_buffer %tiles : memref<2x64xf32, #loop.space<register>> -> memref<128xf32, #loop.space<register>>
   %c65 = arith.constant 65 : index
   %given = loop.load %A[%c1] : memref<64xf32>
   loop.store %given, %tiles[%c1, %c1] : memref<2x64xf32, #loop.space<register>>

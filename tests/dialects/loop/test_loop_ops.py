@@ -122,9 +122,9 @@ GOOD = [
     "loop.barrier",
     VALUES + "loop.prefetch %A at %i : memref<64x8xf32>",
     VALUES + "%r = loop.opaque %i",
-    VALUES + "%r = loop.again_buffer %A : memref<64x8xf32> -> memref<512xf32>",
+    VALUES + "%r = loop.opaque_buffer %A : memref<64x8xf32> -> memref<512xf32>",
     "%t = loop.alloc : memref<2x4xf32, #loop.space<register>>\n"
-    "%r = loop.again_buffer %t : memref<2x4xf32, #loop.space<register>> -> memref<8xf32, #loop.space<register>>",
+    "%r = loop.opaque_buffer %t : memref<2x4xf32, #loop.space<register>> -> memref<8xf32, #loop.space<register>>",
     COUNTERS + "%r = loop.arrive %n[%i] of 4 : memref<16xi32, #loop.space<zeroed>>",
     VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
     VALUES + "%r = loop.warp_reduce max %v over 2 : f32",
@@ -196,11 +196,11 @@ REJECTED = [
     (dispatch("e0 <= 8 ? 0 : 1", PREDICTED.replace(", 1.5]", "]")), "different numbers of extents or seconds"),
     (VALUES + "%r = loop.load %A[%i] : memref<64x8xf32>", "1 indices into memref<64x8xf32>: expected 2"),
     (
-        VALUES + "%r = loop.again_buffer %A : memref<64x8xf32> -> memref<8x64xf32>",
+        VALUES + "%r = loop.opaque_buffer %A : memref<64x8xf32> -> memref<8x64xf32>",
         "a result memref<8x64xf32>: expected memref<512xf32>",
     ),
     (
-        TILES + "%r = loop.again_buffer %W : memref<64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>> -> "
+        TILES + "%r = loop.opaque_buffer %W : memref<64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>> -> "
         "memref<2048xf16, #loop.space<shared>>",
         "expected static extents, in row-major order",
     ),

@@ -130,7 +130,7 @@ loop.func @rows_of_windows_in_one_row_of_an_image(%A: memref<8192xf32>, %B: memr
 // later have both their indices hidden.
 // CHECK-LABEL: @rows_of_the_kernels_own
 // CHECK:       %tiles = loop.alloc
-// CHECK:       [[FLAT:%.*]] = loop.again_buffer %tiles : memref<8x64xf32, #loop.space<register>> -> memref<512xf32, #loop.space<register>>
+// CHECK:       [[FLAT:%.*]] = loop.opaque_buffer %tiles : memref<8x64xf32, #loop.space<register>> -> memref<512xf32, #loop.space<register>>
 // CHECK:         [[ONCE:%.*]] = loop.opaque [[FIRST:%.*]]
 // CHECK:         [[AGAIN:%.*]] = loop.opaque [[ONCE]]
 // CHECK:           [[AT:%.*]] = arith.addi {{.*}}, [[ONCE]] : index

@@ -281,7 +281,7 @@ class _Writer(KernelText):
             loop.ArriveOp: self._arrive,
             loop.PrefetchOp: lambda op: None,
             loop.OpaqueOp: lambda op: self.names.update({op.result: self.names[op.index]}),
-            loop.AgainBufferOp: lambda op: self.names.update({op.result: self.names[op.buffer]}),
+            loop.OpaqueBufferOp: lambda op: self.names.update({op.result: self.names[op.buffer]}),
             loop.WarpReduceOp: self._warp_reduce,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,

@@ -9,7 +9,7 @@ memory, which may be asynchronous: `copy.py`. Folds of a warp, products of tiles
 
 from xdsl.ir import Dialect
 
-from treadle.dialects.loop.access import AgainBufferOp, AllocOp, BarrierOp, LoadOp, OpaqueOp, PrefetchOp, StoreOp
+from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, StoreOp
 from treadle.dialects.loop.attributes import (
     Space,
     SpaceAttr,
@@ -52,7 +52,7 @@ from treadle.dialects.loop.vector import (
 LOOP = Dialect(
     "loop",
     [
-        AgainBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
+        OpaqueBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
         KernelOp, LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
         PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
     ],
@@ -68,7 +68,6 @@ __all__ = [
     "TILE_COLUMNS",
     "TILE_ROWS",
     "WARP",
-    "AgainBufferOp",
     "AllocOp",
     "ArriveOp",
     "AsyncCopyOp",
@@ -86,6 +85,7 @@ __all__ = [
     "LoadOp",
     "MmaOp",
     "MultiplyTilesOp",
+    "OpaqueBufferOp",
     "OpaqueOp",
     "PrefetchOp",
     "RoundTf32Op",

@@ -270,11 +270,11 @@ class OpaqueOp(IRDLOperation):
 
 
 @irdl_op_definition
-class AgainBufferOp(IRDLOperation):
+class OpaqueBufferOp(IRDLOperation):
     """The same buffer as one of one dimension, at an address that the C compiler knows nothing of.
 
     ```mlir
-    %again = loop.again_buffer %tiles : memref<4x8xf32> -> memref<32xf32>
+    %again = loop.opaque_buffer %tiles : memref<4x8xf32> -> memref<32xf32>
     ```
     Of a large buffer of the kernel's own the compiler knows that it lies at a constant distance from the thread's
     pointer; GCC 12 then takes registers for addresses that tiles of sums have no register for.
@@ -282,7 +282,7 @@ class AgainBufferOp(IRDLOperation):
     Rejected: a result that is not the buffer's elements in row-major order.
     """
 
-    name = "loop.again_buffer"
+    name = "loop.opaque_buffer"
     buffer = operand_def(MemRefType)
     result = result_def(MemRefType)
     traits = traits_def(Pure(), SameBuffer())

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.loop import AgainBufferOp, LoadOp, OpaqueOp, Space, SpaceAttr, type_of
+from treadle.dialects.loop import LoadOp, OpaqueBufferOp, OpaqueOp, Space, SpaceAttr, type_of
 from treadle.index.algebra import split_linear, stride_along
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
@@ -54,7 +54,7 @@ class LoopSplitRegisterTilesPass(ModulePass):
     (docs/adr/0053). Only where the rows of A are a constant distance apart: else addresses take the registers that are
     not there, and the loads cost more than what they save. Rows of windows are, where a tile ends before a row of the
     image does: loops are read as multiples of their steps. Where another row reads an element few terms later, the
-    first index goes through `loop.opaque`, too. A buffer of the kernel's own is read through `loop.again_buffer`:
+    first index goes through `loop.opaque`, too. A buffer of the kernel's own is read through `loop.opaque_buffer`:
     beside the address of such a buffer GCC keeps no sum in a register (docs/adr/0060).
     """
 
@@ -198,10 +198,10 @@ def _flat(buffer: SSAValue) -> SSAValue:
     maker = buffer.owner
     if not isinstance(maker, Operation):
         return buffer
-    known = [use.operation for use in buffer.uses if isinstance(use.operation, AgainBufferOp)]
+    known = [use.operation for use in buffer.uses if isinstance(use.operation, OpaqueBufferOp)]
     if known:
         return known[0].results[0]
-    again = AgainBufferOp(buffer)
+    again = OpaqueBufferOp(buffer)
     again.location = maker.location
     again.result.name_hint = f"{buffer.name_hint or 'buffer'}_again"
     Rewriter.insert_op(again, InsertPoint.after(maker))

@@ -17,13 +17,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.effects import buffers_written, is_allocation, is_load, is_pure
 from treadle.dialects.graph.control import ControlOp
 from treadle.dialects.loop import (
-    AgainBufferOp,
     AllocOp,
     BarrierOp,
     DispatchOp,
     FuncOp,
     KernelOp,
     LoadOp,
+    OpaqueBufferOp,
     StoreOp,
     memref_of,
 )
@@ -209,8 +209,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
     for op in list(kernel.body.walk()):
         if isinstance(op, AllocOp):
             _lower_alloc(op)
-        elif isinstance(op, AgainBufferOp):
-            Rewriter.replace_op(op, AgainBufferOp(op.buffer))  # of a buffer that has another type now
+        elif isinstance(op, OpaqueBufferOp):
+            Rewriter.replace_op(op, OpaqueBufferOp(op.buffer))  # of a buffer that has another type now
         elif isinstance(op, BarrierOp):
             Rewriter.erase_op(op)
     types = [buffer.type for buffer in kernel.buffers]
