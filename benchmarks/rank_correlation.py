@@ -27,7 +27,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.database import TARGET, Database
 from treadle.schedules.search.database_files import digest_of, slug
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.work import Work
+from treadle.schedules.work.cpu_work import Work
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 

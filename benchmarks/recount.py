@@ -2,8 +2,8 @@
 
     python -m benchmarks.recount resnet50.onnx benchmarks/records/random/resnet50
 
-Every candidate of the model is lowered again for the target that stands beside its record, from the program that the
-record names. One that is no longer legal loses its work, and models no longer learn from it.
+The work of every candidate of the model is counted for the target that stands beside its record, from the program that
+the record names. One that is no longer legal loses its work, and models no longer learn from it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xdsl.parser import Parser
+
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
-from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
+from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.programs import replay
 from treadle.schedules.search.trials import decisions_of_record, work_record
+from treadle.schedules.work.cpu_work import Work
 from treadle.shapes.dim import normalized
 from treadle.target.options import CompileOptions
-from treadle.tuning.candidates import printed
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 
@@ -39,24 +44,35 @@ def main(words: Sequence[str] | None = None) -> None:
         for task in tasks_of_model(chosen.model, target, normalized(None), CompileOptions()):
             path = database.path_of(task.digest, hardware, ".jsonl")
             if path is not None:
-                path.write_text(recounted(path.read_text(), task, str(target)))
+                path.write_text(recounted(path.read_text(), task))
 
 
-def recounted(text: str, task: GroupTask, target: str) -> str:
+def recounted(text: str, task: GroupTask) -> str:
     """The lines of a group's file with the works that are counted today."""
-    programs = {name: str(program) for name, program in task.search.by_name.items()}
+    search, forecast = task.search, Forecast(task.search)
+    programs = dict(search.by_name)
     lines: list[str] = []
     for line in text.splitlines():
         found: dict[str, Any] = json.loads(line)
         if "text" in found:
-            programs[found["program"]] = found["text"]
+            programs[found["program"]] = _program(found["text"])
         elif "work" in found:
-            candidate = Candidate(found["program"], decisions_of_record(found["decisions"]))
-            work = printed(task.text, programs, candidate, target).work
             del found["work"]
-            found |= {} if work is None else {"work": work_record(work)}
+            try:
+                decisions = decisions_of_record(found["decisions"])
+                replayed = replay(programs[found["program"]], decisions, search.anchor, search.target)
+                work = forecast.work(replayed)
+            except TreadleError:
+                work = None
+            found |= {"work": work_record(work)} if isinstance(work, Work) else {}
         lines.append(json.dumps(found) + "\n")
     return "".join(lines)
+
+
+def _program(text: str) -> ProgramOp:
+    (program,) = Parser(treadle_context(), text).parse_module().body.block.ops
+    assert isinstance(program, ProgramOp)
+    return program
 
 
 if __name__ == "__main__":

@@ -36,10 +36,10 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import Space
+from treadle.dialects.loop.tiles import SECTOR_BYTES
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.loop.accesses import SECTOR_BYTES
 from treadle.passes.loop.fetched_sectors import Fetched, MemoryTransactions, fetched_sectors, memory_transactions
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule

@@ -13,7 +13,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.trials import Trial
-from treadle.schedules.search.work import Body, Reuse, Work
+from treadle.schedules.work.cpu_work import Body, Reuse, Work
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 

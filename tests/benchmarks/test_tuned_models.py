@@ -18,7 +18,7 @@ from tests.tuning.small_model import write_model
 from treadle.bench.interleave import Times
 from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.tuning import candidates, tuner
+from treadle.tuning import tuner
 
 GAIN = Gain("m", Times((4e-3, 6e-3, 8e-3), 1), Times((2e-3, 2e-3, 8e-3), 1), 1e-7)
 
@@ -58,7 +58,6 @@ def test_a_model_is_exported_with_its_weights(tmp_path: Path) -> None:
 def test_a_model_is_tuned_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = np.random.default_rng(0).standard_normal((20, 48)).astype(np.float32)
     monkeypatch.setattr(tuned_models, "PAPER_MODELS", {"small": PaperModel(lambda: None, "x", example)})
-    monkeypatch.setattr(candidates, "LOWERED", 2)
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
     for name, value in (("MEASURED", 1), ("_ROUND_SECONDS", 0.1), ("_CONFIRM_SECONDS", 0.1)):
         monkeypatch.setattr(tuner, name, value)

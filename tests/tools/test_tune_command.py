@@ -24,7 +24,6 @@ from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions
 from treadle.tools.treadle_cli import main
 from treadle.tools.tune_command import Budget, limit_warnings, search_table
-from treadle.tuning import candidates
 from treadle.tuning.group_search import Group
 from treadle.tuning.model import tasks_of_model
 
@@ -92,7 +91,6 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*arguments: object, **options: object) -> None:
         raise AssertionError("a preview builds nothing")
 
-    monkeypatch.setattr(candidates, "LOWERED", 4)
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=8, generations=1)))
     monkeypatch.setattr("treadle.tuning.candidates.build_library", built)
     monkeypatch.setattr("treadle.tuning.measure.timings", built)

@@ -15,8 +15,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.helpers.small_searches import SMALL
 from treadle.schedules.rules.templates import templates
-from treadle.tuning import candidates, tuner
+from treadle.schedules.search.strategies import STRATEGIES
+from treadle.tuning import tuner
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tune
 
@@ -39,7 +41,7 @@ class Fake:
 
 def search(model: Path, database: Path, groups: list[str]) -> None:
     """A search of few candidates with a fixed seed."""
-    candidates.LOWERED, tuner.MEASURED = 4, 2
+    STRATEGIES["evolution"], tuner.MEASURED = SMALL, 2
     with ThreadPoolExecutor(2) as executor:
         tune(
             model, database, seconds=600, trials=TRIALS, groups=groups, seed=5, rules=(templates,), executor=executor,

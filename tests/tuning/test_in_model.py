@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.small_searches import search_little
 from tests.tuning.small_model import write_model
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions
 from treadle.tools.tune_command import model_lines
-from treadle.tuning import candidates, tuner
+from treadle.tuning import tuner
 from treadle.tuning.child import CallEndedError
 from treadle.tuning.group_search import Group
 from treadle.tuning.in_model import ModelTimer, ModelTimes, Ratio, reserved, verdicts
@@ -131,7 +132,7 @@ def slow_default(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Timing(3e-6 if library == default else 1e-6) for library in comparison.libraries]
 
     monkeypatch.setattr(LocalMeasurer, "measure", measure)
-    monkeypatch.setattr(candidates, "LOWERED", 4)
+    search_little(monkeypatch)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, ValueInfoProto, save_model
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import treadle
+from tests.helpers.small_searches import search_little
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.rules.templates import templates
@@ -22,7 +23,7 @@ from treadle.schedules.search.database import Database, Dispatched
 from treadle.target.host import hardware_of, host_target
 from treadle.tools.arguments import parse_weights
 from treadle.tools.treadle_cli import main
-from treadle.tuning import candidates, tuner
+from treadle.tuning import tuner
 from treadle.tuning.group_search import Group
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
 from treadle.tuning.tasks import POINTS_TIMED
@@ -34,7 +35,7 @@ RANGE = {"x": (3, treadle.Dim("n", 1, LONGEST), 32), "w": (3, treadle.Dim("n", 1
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that cost a test little."""
-    monkeypatch.setattr(candidates, "LOWERED", 4)
+    search_little(monkeypatch)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 

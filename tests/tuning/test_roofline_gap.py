@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.small_searches import search_little
 from tests.tuning.small_model import write_model
 from treadle.schedules.rules.templates import templates
 from treadle.target.host import host_target
 from treadle.target.options import CompileOptions
-from treadle.tuning import candidates, tuner
+from treadle.tuning import tuner
 from treadle.tuning.group_search import RooflineGap
 from treadle.tuning.measure import Comparison, Timing
 from treadle.tuning.model import tasks_of_model, tune
@@ -41,7 +42,7 @@ def test_without_rates_all_time_may_be_gained(model: Path) -> None:
 
 def test_a_search_begins_where_most_can_be_gained(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The products take more than three times the softmax's time, at the highest rates of both."""
-    monkeypatch.setattr(candidates, "LOWERED", 4)
+    search_little(monkeypatch)
     monkeypatch.setattr(tuner, "MEASURED", 2)
     order: list[str] = []
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import treadle
+from tests.helpers.small_searches import search_little
 from tests.tuning.small_model import write_model
 from treadle.backends.c.compiler import Unit
 from treadle.dialects.schedule import ProgramOp, UseAttr
@@ -33,8 +34,8 @@ from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.programs import decisions_of
 from treadle.schedules.search.strategies import STRATEGIES
-from treadle.schedules.search.work import Work
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.work.cpu_work import Work
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions
@@ -57,7 +58,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that cost a test little."""
-    monkeypatch.setattr(candidates, "LOWERED", 4)
+    search_little(monkeypatch)
     monkeypatch.setattr(tuner, "MEASURED", 2)
 
 
@@ -143,9 +144,7 @@ def test_a_search_keeps_what_it_measured(model: Path, tmp_path: Path, capfd: pyt
 def test_a_nest_that_was_fastest_is_kept_and_compiled(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With nests only, since templates would have to be lowered, and times that sink within a round: the entry is a
-    program."""
-    monkeypatch.setattr(candidates, "LOWERED", 0)
+    """With times that sink within a round, whose last candidate is a nest: the entry is a program."""
     monkeypatch.setitem(STRATEGIES, "evolution", partial(Evolution, settings=Settings(population=32, generations=1)))
     groups = search(
         model, tmp_path / "db",
@@ -282,7 +281,7 @@ def test_what_cannot_be_compiled_costs_itself(model: Path, tmp_path: Path, monke
         tune(model, tmp_path / "db", executor=executor, measurer=Fake(by_digest), **options)
     (text,) = records(tmp_path / "db").values()
     errors = [record.get("error") for line in text.splitlines() if "round" in (record := json.loads(line))]
-    assert [each is None for each in errors] == [True, False, False, True]
+    assert [each is None for each in errors] == [True, False, False, True, True]
     assert "error" in errors[1]
     assert errors[2] == "RecursionError: too deep"
 

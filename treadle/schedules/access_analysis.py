@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from math import ceil, prod
-from typing import TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.index.algebra import Comparison, divisor_chain, divisors_of, stride_along
 from treadle.index.contiguity import in_lanes, moves_as_vectors, widest
 from treadle.index.expr import Expr, Var, const, floordiv, mod, var
 from treadle.index.reader import IndexReader
 from treadle.schedules.kernel_builder import Index
+
+# Analyses that are made once for all candidates of a task, while nobody changes its definitions.
+
+Memory: TypeAlias = dict[tuple[Any, ...], Any]
+"""Results by the function and its arguments."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def remembering(memory: Memory) -> Generator[None]:
+    """Inside, functions that are `remembered` look in a memory first, and add to it."""
+    before = _MEMORY.set(memory)
+    try:
+        yield
+    finally:
+        _MEMORY.reset(before)
+
+
+def remembered(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function of operations and values that do not change while a memory is used, and whose result nobody
+    changes."""
+
+    @wraps(function)
+    def once(*args: _P.args, **keywords: _P.kwargs) -> _R:
+        memory = _MEMORY.get()
+        if memory is None:
+            return function(*args, **keywords)
+        key = function, args, *sorted(keywords.items())
+        if key not in memory:
+            memory[key] = function(*args, **keywords)
+        return memory[key]
+
+    return once
+
 
 # Addresses as sums over digits: the variables split where an address takes quotients and remainders of them.
 
@@ -165,6 +204,7 @@ class TransposedReads:
         return slice(self.last, None)
 
 
+@remembered
 def transposed_reads(compute: ComputeOp) -> TransposedReads | None:
     """The reads that a kernel along the result would find scattered, with the longest stretch of dimensions along which
     they are consecutive; None where there are none."""
@@ -226,12 +266,14 @@ class Windows:
         """Positions of a window."""
         return self.reduce.shape[self.term]
 
+    @remembered
     def is_shared(self, value: SSAValue) -> bool:
         """Whether a value of the definition is the same for all windows and all of their positions."""
         along = {self.compute.body.block.args[self.dim], self.reduce.body.block.args[self.term]}
         return along.isdisjoint(_keys(DefinitionAccesses(self.compute), [value]))
 
 
+@remembered
 def windows_of(compute: ComputeOp, reduce: ReduceOp) -> Windows | None:
     """The windows of a definition along the first of its last dimensions but one that has any; None without any.
 
@@ -247,6 +289,7 @@ def windows_of(compute: ComputeOp, reduce: ReduceOp) -> Windows | None:
     return None
 
 
+@remembered
 def slides_along(compute: ComputeOp, reduce: ReduceOp, dim: int) -> bool:
     """Whether windows slide along a dimension of the output."""
     i = compute.body.block.args[dim]
@@ -353,6 +396,7 @@ class WindowsSplit:
         return parts % cores == 0 and 16 * (rows * parts - self.extent) <= self.extent
 
 
+@remembered
 def windows_split(windows: Windows, lanes: int) -> WindowsSplit:
     """The blocks of some windows, whose elements along the last dimension are vectors."""
     compute, reduce = windows.compute, windows.reduce
@@ -368,9 +412,6 @@ def windows_split(windows: Windows, lanes: int) -> WindowsSplit:
 
 def _sliding(compute: ComputeOp, reduce: ReduceOp, dims: Sequence[int]) -> list[int]:
     return [d for d in dims if compute.shape[d] > 1 and slides_along(compute, reduce, d)]
-
-
-_SECTOR = 8
 
 
 class DefinitionAccesses:
@@ -433,6 +474,7 @@ def strides_of_suffix(compute: ComputeOp, first: int) -> list[int | None]:
     return [stride_along(position, INNER) for position in positions]
 
 
+@remembered
 def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | None]:
     """How the one read of a matrix `[..., K, N]` that only moves data advances along K, and along N inside a panel
     of `width` columns."""
@@ -445,6 +487,7 @@ def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | Non
     return stride_along(position, k), stride_along(position, "column")
 
 
+@remembered
 def reduction_digits(compute: ComputeOp) -> list[int]:
     """The extents of the digits, the lowest first, of which the reads of a matrix `[..., M, K]` take K's index, such as
     the channels and taps of a convolution; the last one is what is left of K."""
@@ -457,6 +500,7 @@ def reduction_digits(compute: ComputeOp) -> list[int]:
     return [end // before for before, end in zip([1, *ends], [*ends, compute.shape[-1]], strict=True)]
 
 
+@remembered
 def panel_width(compute: ComputeOp) -> int | None:
     """Columns of the panels `[..., ceil(N / width), K, width]` that a definition reads as matrices `[..., K, N]`; None
     for one that reads no panels."""
@@ -470,6 +514,7 @@ def panel_width(compute: ComputeOp) -> int | None:
     return width if panel_strides(compute, width) == (width, 1) else None
 
 
+@remembered
 def spread(compute: ComputeOp, index: BlockArgument) -> int:
     """How many sectors of 8 elements a warp's worth of consecutive values of an output index touches in the read that
     it scatters most; indices that are no arithmetic count as 0."""
@@ -477,10 +522,11 @@ def spread(compute: ComputeOp, index: BlockArgument) -> int:
     lanes = min(WARP, compute.shape[index.index])
     for position in map(accesses.position, compute.reads()):
         at = dict.fromkeys((v.key for v in position.vars()), 0)
-        most = max(most, len({position.evaluate(at | {index: lane}) // _SECTOR for lane in range(lanes)}))
+        most = max(most, len({position.evaluate(at | {index: lane}) * 4 // SECTOR_BYTES for lane in range(lanes)}))
     return most
 
 
+@remembered
 def vector_width(compute: ComputeOp, index: BlockArgument, most: int) -> int:
     """Up to how many consecutive values of an output index, a power of two from a multiple of itself on, every read
     gives consecutive and aligned elements, or one element, under conditions that agree; at most `most`."""
@@ -503,6 +549,7 @@ def collapsed_in_lanes(compute: ComputeOp, dims: slice, lanes: int) -> dict[SSAV
     return collapsed(compute, dims, in_lanes(prod(compute.shape[dims]), lanes))
 
 
+@remembered
 def collapsible_suffix(compute: ComputeOp) -> int:
     """The first dimension of the longest suffix of the output that every read walks with one stride, at most
     the last dimension alone."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.dialects import arith, scf, vector
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, i64
@@ -18,18 +20,22 @@ from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import (
     AllocOp,
+    ArriveOp,
     BarrierOp,
     CommitOp,
     CopyOp,
     KernelOp,
     LoadMatrixOp,
     LoadOp,
+    MmaOp,
     MultiplyTilesOp,
+    RoundTf32Op,
     Space,
     StoreOp,
     Swizzle,
     TileRows,
     WaitOp,
+    WarpReduceOp,
     buffer_type,
     memref_of,
     zeros,
@@ -38,7 +44,7 @@ from treadle.dialects.loop import YieldOp as CopyYieldOp
 from treadle.dialects.task import ForOp, YieldOp
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr
+from treadle.index.expr import Expr, const, var
 
 # From the type in which a fold is carried back to that of its elements.
 
@@ -47,7 +53,7 @@ def narrowed(b: KernelBuilder, value: Scalar, type: Attribute) -> Scalar:
     """A fold in the type of the definition's reduction."""
     if value.type == type:
         return value
-    return b.insert(arith.TruncFOp(value, type))  # pyright: ignore[reportArgumentType]
+    return b.truncated(value, type)
 
 
 # Indices and predicates of a kernel as values with operators: `row * tile + r` writes `arith` operations.
@@ -185,23 +191,17 @@ def emit_block(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue])
     for op in block.ops:
         if isinstance(op, GraphYieldOp):
             return values[op.value]
-        values[op.results[0]] = emit_operation(b, op, values)
+        values[op.results[0]] = b.evaluated(op, values)
     raise ValueError("a definition's block ends with graph.yield")
 
 
 def emit_operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]) -> Scalar:
     """Writes one operation of a definition."""
-    if isinstance(op, AtOp):
-        indices = [values[i] for i in op.indices]
-        where = None if op.predicate is None else values[op.predicate]
-        otherwise = None if op.otherwise is None else values[op.otherwise]
-        return b.load(values[op.source], indices, where, otherwise)
-    if isinstance(op, ReduceOp):
-        return _emit_reduce(b, op, values)
-    return b.insert(op.clone(dict(values)))
+    return b.evaluated(op, values)
 
 
-def _emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]) -> Scalar:
+def emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]) -> Scalar:
+    """Writes a definition's reduction as loops that carry what is folded."""
     args, shape = op.body.block.args, op.shape
     type = accumulator(op.result.type)
     start = b.constant(identity(op.kind.data, type), type)
@@ -257,13 +257,29 @@ class KernelBuilder(DefinitionBuilder):
         """The finished kernel."""
         return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, min_blocks_per_sm)
 
+    def truncated(self, value: Scalar, type: Attribute) -> Scalar:
+        """A float in a narrower type."""
+        return self.insert(arith.TruncFOp(value, type))  # pyright: ignore[reportArgumentType]
+
+    def evaluated(self, op: Operation, values: dict[SSAValue, SSAValue]) -> Scalar:
+        """An operation of a definition, whose operands have some values."""
+        if isinstance(op, AtOp):
+            indices = [values[i] for i in op.indices]
+            where = None if op.predicate is None else values[op.predicate]
+            otherwise = None if op.otherwise is None else values[op.otherwise]
+            return self.load(values[op.source], indices, where, otherwise)
+        if isinstance(op, ReduceOp):
+            return emit_reduce(self, op, values)
+        return self.insert(op.clone(dict(values)))
+
     def index(self, i: IndexLike) -> Index:
         """A constant, or a value of type `index`, with operators."""
         return Index(self._ssa(i), self)
 
-    def expression(self, e: Expr) -> Index:
-        """Writes an index expression, whose variables' keys are values."""
-        return Index(IndexEmitter(self._builder.insertion_point).emit(e), self)
+    def expression(self, e: Expr, known: Mapping[Any, Index]) -> Index:
+        """Writes an index expression, given its variables by their keys; those that are not given are 0."""
+        found = {v.key: var(known[v.key].value, *v.range) if v.key in known else const(0) for v in e.vars()}
+        return Index(IndexEmitter(self._builder.insertion_point).emit(e.substitute(found)), self)
 
     def _ssa(self, i: IndexLike) -> SSAValue:
         if isinstance(i, Index):
@@ -383,6 +399,22 @@ class KernelBuilder(DefinitionBuilder):
         """A warp's fragments of matrices in shared memory: see `loop.load_matrix`."""
         return self.insert(LoadMatrixOp(buffer, self._all_ssa(indices), type, transpose=transpose))
 
+    def fold_lanes(self, kind: str, value: Scalar, lanes: int) -> Scalar:
+        """The fold of a value over each group of consecutive lanes of a warp: see `loop.warp_reduce`."""
+        return self.insert(WarpReduceOp(kind, value, lanes))
+
+    def mma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+        """A warp's product of fragments, added to c: see `loop.mma`."""
+        return self.insert(MmaOp(a, b, c))
+
+    def round_tf32(self, fragment: SSAValue) -> SSAValue:
+        """Floats as tensor cores take them: see `loop.round_tf32`."""
+        return self.insert(RoundTf32Op(fragment))
+
+    def arrive(self, counters: SSAValue, at: IndexLike, blocks: int) -> SSAValue:
+        """Whether the block is the last one of some to come here: see `loop.arrive`."""
+        return self.insert(ArriveOp(counters, self._ssa(at), blocks))
+
     def multiply_tiles(
         self,
         acc: tuple[SSAValue, Sequence[IndexLike]],
@@ -439,6 +471,30 @@ class KernelBuilder(DefinitionBuilder):
     def zeros(self, type: VectorType) -> SSAValue:
         """A vector of zeros."""
         return self.insert(arith.ConstantOp(zeros(type)))
+
+
+_BUILDER: ContextVar[Callable[[Sequence[SSAValue], TensorType], KernelBuilder] | None] = ContextVar(
+    "builder", default=None
+)
+
+
+def kernel_builder(tensors: Sequence[SSAValue], result: TensorType) -> KernelBuilder:
+    """The builder of a kernel that reads tensors and gives a result: every template and every nest asks for its builder
+    here, so that what they write can be recorded instead (`treadle/schedules/work/recorder.py`)."""
+    given = _BUILDER.get()
+    if given is not None:
+        return given(tensors, result)
+    return KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], result)
+
+
+@contextmanager
+def building_with(builder: Callable[[Sequence[SSAValue], TensorType], KernelBuilder]) -> Generator[None]:
+    """Inside, `kernel_builder` gives what `builder` does."""
+    before = _BUILDER.set(builder)
+    try:
+        yield
+    finally:
+        _BUILDER.reset(before)
 
 
 def _plain_predicate(condition: Predicate | SSAValue | None) -> SSAValue | None:

@@ -22,7 +22,7 @@ from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.algebra import stride_along
 from treadle.index.expr import Expr, const, floordiv, mod, var
-from treadle.schedules.access_analysis import DefinitionAccesses
+from treadle.schedules.access_analysis import DefinitionAccesses, remembered
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate
 
 # How a row computation walks through memory: along its columns, or across its rows.
@@ -154,7 +154,7 @@ class RowBody:
 
         b = self.b
         if not isinstance(op, AtOp):
-            return b.insert(op.clone({value: operand(value) for value in op.operands}))
+            return b.evaluated(op, {value: operand(value) for value in op.operands})
         indices = [operand(i) for i in op.indices]
         where = [] if op.predicate is None else [operand(op.predicate)]
         if column is not None and column.inside is not None:
@@ -293,6 +293,7 @@ class Rows:
         return self.rows * (len(across) + reads * self.columns)
 
 
+@remembered
 def analyse_rows(compute: ComputeOp) -> Rows | str:
     """The definition as a row computation, or why it is none."""
     reduces = [op for op in compute.body.walk() if isinstance(op, ReduceOp)]

@@ -16,7 +16,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import ArriveOp, Space
+from treadle.dialects.loop import Space
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder
 from treadle.schedules.template import Knob, check_limit
@@ -60,9 +60,9 @@ class PartialSums:
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):
             b.store(element(v, e), self._sums, [tile, slice, v, b.thread, e])
-        last = ArriveOp(self._counters, tile.value, self._split_k)
-        last.result.name_hint = "last"
-        return b.insert(last)
+        last = b.arrive(self._counters, tile, self._split_k)
+        last.name_hint = "last"
+        return last
 
     def add_up(self, tile: Index, total: SSAValue) -> None:
         """Sets the elements of a register buffer to the sums over all slices, always in the slices' order."""

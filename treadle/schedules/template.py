@@ -17,7 +17,6 @@ from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import GpuWork
 from treadle.support.extensions import note_source
 from treadle.target import Target
 
@@ -260,11 +259,11 @@ class Template(ABC):
         del anchor, operand, target
         return None
 
-    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
-        """What `count_gpu_work` finds in the kernel of some choices, without the kernel; None, unless overridden, and
-        where only the kernel says."""
-        del anchor, choices, target
-        return None
+    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
+        """Whether tiles overhang no end of a product by itself, and all its accesses are as wide as the template has
+        them: what the choice of a dispatch's kernels pads products to. Not so unless overridden."""
+        del anchor, choices
+        return False
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         """The knobs that the anchor itself decides, with the only value worth choosing; none by default."""

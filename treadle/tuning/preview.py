@@ -13,9 +13,10 @@ from treadle.schedules.search.predict import Forecast, cpu_terms
 from treadle.schedules.search.rejections import Survey, survey
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
+from treadle.schedules.work.cpu_work import Work
 from treadle.target import Target
 from treadle.tuning.candidates import Left, Predictions
-from treadle.tuning.group_search import GroupSearch, counted_seconds
+from treadle.tuning.group_search import GroupSearch
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.tuner import MEASURED
 from treadle.tuning.workers import OutOfTimeError, Workers, endless
@@ -65,7 +66,7 @@ def preview(task: GroupTask, workers: Workers, strategy: str, seed: int, left: L
     search, whole = GroupSearch(task, workers, Learned(), strategy, seed, left), left()
     is_complete = True
     try:
-        search.predictions.texts([task.default])
+        search.predictions.work(task.default)
     except OutOfTimeError:
         is_complete = False
     surveyed = survey(task.search, seed, left=lambda: left() - whole * (1 - _SURVEYED) if whole < inf else inf)
@@ -79,8 +80,7 @@ def preview(task: GroupTask, workers: Workers, strategy: str, seed: int, left: L
 
 
 def preview_for_gpu(task: GroupTask, strategy: str, seed: int, left: Left = endless) -> Preview:
-    """The same for a GPU, which need not be there: of candidates whose values say what their kernels do, and of the
-    default."""
+    """The same for a GPU, which need not be there."""
     if strategy not in STRATEGIES:
         raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
     whole, forecasts = left(), _Forecasts(task, left)
@@ -100,12 +100,10 @@ def preview_for_gpu(task: GroupTask, strategy: str, seed: int, left: Left = endl
 
 
 def _default_for_gpu(task: GroupTask) -> Predicted:
-    (seconds,) = Forecast(task.search)([task.default])
     try:
-        seconds = counted_seconds(task, task.default) if seconds is None else seconds
+        return Predicted(task.default, {"predicted": Forecast(task.search).seconds(task.default)})
     except TreadleError as error:
         return Predicted(task.default, error=str(error))
-    return Predicted(task.default, {"predicted": seconds})
 
 
 class _Forecasts:
@@ -114,7 +112,6 @@ class _Forecasts:
     def __init__(self, task: GroupTask, left: Left):
         self._forecast, self._left = Forecast(task.search), left
         self.known: dict[Candidate, float | None] = {}
-        self.most_costly = 0
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         for each in candidates:
@@ -124,13 +121,14 @@ class _Forecasts:
                 (self.known[each],) = self._forecast([each])
         return [self.known[each] for each in candidates]
 
-    def is_costly(self, candidate: Candidate) -> bool:
-        self([candidate])  # so that something is known of it if the time ends before a strategy predicts
-        return False
-
 
 def _predicted(predictions: Predictions, candidates: Sequence[Candidate], target: Target) -> list[Predicted]:
-    works = [(each, predictions.work(each)) for each in candidates]
+    works: list[tuple[Candidate, Work | None]] = []
+    for each in candidates:
+        try:
+            works.append((each, predictions.work(each)))
+        except OutOfTimeError:
+            works.append((each, None))
     return [
         Predicted(each, error=predictions.error(each) or _NO_TIME)
         if work is None

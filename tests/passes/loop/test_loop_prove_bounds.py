@@ -114,7 +114,7 @@ REJECTED: dict[str, tuple[str, str]] = {
     ),
     "an operation whose accesses nobody describes": (
         '"memref.copy"(%A, %A) : (memref<100xf32>, memref<100xf32>) -> ()',
-        "nothing is known of the elements that memref.copy accesses; accepted: an operation that treadle/passes/loop/",
+        "nothing is known of the elements that memref.copy accesses; accepted: an operation that treadle/dialects/",
     ),
     "the destination of a copy that is not lowered yet": (
         """loop.copy (%e in 8) to %tile[%b, %c1] {

@@ -23,8 +23,8 @@ from tests.schedules.nest.test_nest import program
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.loop import FuncOp
+from treadle.dialects.loop.accesses import accesses
 from treadle.dialects.registry import treadle_context
-from treadle.passes.loop.accesses import accesses
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.kernel import parts, whole_along
 from treadle.schedules.nest.replay import nest_of

@@ -27,7 +27,7 @@ from treadle.schedules.search.learned import features
 from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.trials import Trial, seconds_of
-from treadle.schedules.search.work import Body, Reuse, Work
+from treadle.schedules.work.cpu_work import Body, Reuse, Work
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 

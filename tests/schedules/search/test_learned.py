@@ -16,7 +16,7 @@ from treadle.schedules.search import learned
 from treadle.schedules.search.learned import LEAST_RECORDS, Learned, features
 from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.search.trials import work_of_record, work_record
-from treadle.schedules.search.work import Body, Reuse, Work
+from treadle.schedules.work.cpu_work import Body, Reuse, Work
 from treadle.target import KIB, Target
 
 CPU = Target.parse("cpu")

@@ -62,16 +62,13 @@ def uneven(candidate: Candidate) -> float:
 class Formula:
     """Predicts by a formula, and counts how often it was asked."""
 
-    def __init__(self, seconds: Seconds, costly: str = "", most_costly: int = 0):
-        self._seconds, self._costly, self.most_costly = seconds, costly, most_costly
+    def __init__(self, seconds: Seconds):
+        self._seconds = seconds
         self.asked: dict[Candidate, None] = {}
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         self.asked |= dict.fromkeys(candidates)
         return [self._seconds(each) for each in candidates]
-
-    def is_costly(self, candidate: Candidate) -> bool:
-        return candidate.program == self._costly
 
 
 def run(strategy: Strategy, seconds: Seconds, trials: int, count: int = 8) -> list[Measured]:
@@ -175,21 +172,6 @@ def test_what_cannot_be_predicted_is_not_proposed() -> None:
         results = run(strategy, planted, 30)
         assert len(results) == 30
         assert all(each.candidate.decisions["block"] != 2 for each in results)
-
-
-def test_costly_predictions_are_few() -> None:
-    of = task()
-    both = Task(of.anchor, CPU, (*of.programs, *template_programs(of.anchor, CPU)))
-
-    def seconds(candidate: Candidate) -> float:
-        return planted(candidate) if candidate.program == "tiled" else 3.0
-
-    model = Formula(seconds, "matmul_cpu", 9)
-    evolution = Evolution(Explored(both), model, "a", Settings(population=40, generations=3))
-    assert evolution.propose(6)
-    lowered = [each for each in model.asked if each.program == "matmul_cpu"]
-    assert 4 <= len(lowered) <= 9
-    assert len(model.asked) > 40
 
 
 def test_the_ledger_adds_up() -> None:

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.backends.c_like.folding import Folding
-from treadle.backends.c_like.language import Language, Level
+from treadle.backends.c_like.language import Language, Precedence
 from treadle.backends.c_like.scalars import (
     Arithmetic,
     Comparisons,
@@ -62,7 +62,7 @@ class ExpressionPrinter:
         text = self._written(value).text
         return text if isinstance(value.owner, LaneMaskOp) else f"{self.language.function('mask', value.type)}({text})"
 
-    def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
+    def at(self, value: SSAValue, level: Precedence = Precedence.TERNARY) -> str:
         """The expression for a value, in parentheses unless its precedence is at least `level`."""
         return self.text(value).at(level)
 
@@ -79,7 +79,7 @@ class ExpressionPrinter:
     def element(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> str:
         """One element of a buffer, as an lvalue."""
         type = cast(MemRefType, buffer.type)
-        name = self.at(buffer, Level.PRIMARY)
+        name = self.at(buffer, Precedence.PRIMARY)
         if self.is_flat(buffer):
             return f"{name}[{self._offset(type, indices, buffer)}]"
         return name + "".join(f"[{self.at(index)}]" for index in indices)
@@ -92,7 +92,7 @@ class ExpressionPrinter:
         """Whether the text addresses the buffer by one number."""
         return buffer in self._flat
 
-    def vector_operand(self, value: SSAValue, level: Level) -> str:
+    def vector_operand(self, value: SSAValue, level: Precedence) -> str:
         """A vector operand of an operator that also takes a scalar: a broadcast is written as the scalar."""
         scalar = self.splat_scalar(value)
         return self.at(value, level) if scalar is None else scalar.at(level)
@@ -120,9 +120,9 @@ class ExpressionPrinter:
             if known is not None:
                 constant += known * stride
             elif stride == 1:
-                terms.append(self.at(index, Level.ADD))
+                terms.append(self.at(index, Precedence.ADD))
             else:
-                terms.append(f"{self.at(index, Level.MULTIPLY)} * {stride}")
+                terms.append(f"{self.at(index, Precedence.MULTIPLY)} * {stride}")
         if not terms:
             return str(constant)
         distance = f" {'-' if constant < 0 else '+'} {abs(constant)}" if constant else ""

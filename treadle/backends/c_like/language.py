@@ -75,7 +75,7 @@ def _power_of_two(value: float) -> str:
 # Which operator or function of C each operation of arith and math is.
 
 
-class Level(IntEnum):
+class Precedence(IntEnum):
     """C's precedence, loosest first."""
 
     TERNARY = 3
@@ -93,26 +93,26 @@ class Level(IntEnum):
     PRIMARY = 16
 
     @property
-    def tighter(self) -> Level:
+    def tighter(self) -> Precedence:
         """The precedence that the right operand of a left-associative operator needs."""
-        return Level(min(level for level in Level if level > self))
+        return Precedence(min(level for level in Precedence if level > self))
 
 
-OPERATORS: dict[type[Operation], tuple[str, Level]] = {
-    arith.AddiOp: ("+", Level.ADD),
-    arith.SubiOp: ("-", Level.ADD),
-    arith.MuliOp: ("*", Level.MULTIPLY),
-    arith.DivSIOp: ("/", Level.MULTIPLY),
-    arith.DivUIOp: ("/", Level.MULTIPLY),
-    arith.RemSIOp: ("%", Level.MULTIPLY),
-    arith.RemUIOp: ("%", Level.MULTIPLY),
-    arith.ShLIOp: ("<<", Level.SHIFT),
-    arith.ShRSIOp: (">>", Level.SHIFT),
-    arith.ShRUIOp: (">>", Level.SHIFT),
-    arith.AddfOp: ("+", Level.ADD),
-    arith.SubfOp: ("-", Level.ADD),
-    arith.MulfOp: ("*", Level.MULTIPLY),
-    arith.DivfOp: ("/", Level.MULTIPLY),
+OPERATORS: dict[type[Operation], tuple[str, Precedence]] = {
+    arith.AddiOp: ("+", Precedence.ADD),
+    arith.SubiOp: ("-", Precedence.ADD),
+    arith.MuliOp: ("*", Precedence.MULTIPLY),
+    arith.DivSIOp: ("/", Precedence.MULTIPLY),
+    arith.DivUIOp: ("/", Precedence.MULTIPLY),
+    arith.RemSIOp: ("%", Precedence.MULTIPLY),
+    arith.RemUIOp: ("%", Precedence.MULTIPLY),
+    arith.ShLIOp: ("<<", Precedence.SHIFT),
+    arith.ShRSIOp: (">>", Precedence.SHIFT),
+    arith.ShRUIOp: (">>", Precedence.SHIFT),
+    arith.AddfOp: ("+", Precedence.ADD),
+    arith.SubfOp: ("-", Precedence.ADD),
+    arith.MulfOp: ("*", Precedence.MULTIPLY),
+    arith.DivfOp: ("/", Precedence.MULTIPLY),
 }
 FLOAT_OPERATORS = (arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp)
 WRAPPING = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
@@ -159,7 +159,7 @@ _ACCEPTED = "scf, memref, vector, and what the tables of treadle/backends/c_like
 class Values(Protocol):
     """The part of the expression printer that a language uses."""
 
-    def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
+    def at(self, value: SSAValue, level: Precedence = Precedence.TERNARY) -> str:
         """The expression for a value, in parentheses unless its precedence is at least `level`."""
         ...
 

@@ -29,7 +29,7 @@ from treadle.backends.c_like.language import (
     OPERATORS,
     UNSIGNED,
     WRAPPING,
-    Level,
+    Precedence,
 )
 from treadle.backends.c_like.values import Text, Values, Writers, float_type, narrowed, number_text, relation, wide
 from treadle.dialects.graph.dtypes import is_stored, ui32, ui64
@@ -106,7 +106,7 @@ class Arithmetic:
         text = f"{wide(self._values, lhs, level)} {symbol} {wide(self._values, rhs, level.tighter)}"
         return narrowed(self._language, Text(text, level), op.results[0].type)
 
-    def _vector_operator(self, symbol: str, level: Level, lhs: SSAValue, rhs: SSAValue) -> Text:
+    def _vector_operator(self, symbol: str, level: Precedence, lhs: SSAValue, rhs: SSAValue) -> Text:
         # At most one side may be written as a scalar.
         if self._values.splat_scalar(lhs) is not None and self._values.splat_scalar(rhs) is None:
             return Text(
@@ -115,9 +115,9 @@ class Arithmetic:
         return Text(f"{self._values.at(lhs, level)} {symbol} {self._values.vector_operand(rhs, level.tighter)}", level)
 
     def _negate(self, op: arith.NegfOp) -> Text:
-        operand = wide(self._values, op.operand, Level.UNARY)
+        operand = wide(self._values, op.operand, Precedence.UNARY)
         operand = f"({operand})" if operand.startswith("-") else operand
-        return narrowed(self._language, Text(f"-{operand}", Level.UNARY), op.result.type)
+        return narrowed(self._language, Text(f"-{operand}", Precedence.UNARY), op.result.type)
 
     def _call(self, op: Operation) -> Text:
         type_ = op.results[0].type
@@ -149,18 +149,20 @@ class Comparisons:
     def _compare_integers(self, op: arith.CmpiOp) -> Text:
         symbol, unsigned = COMPARISONS[op.predicate.value.data]
         if not unsigned or is_unsigned(op.lhs.type):
-            return relation(symbol, self._values.at(op.lhs, Level.SHIFT), self._values.at(op.rhs, Level.SHIFT))
+            return relation(
+                symbol, self._values.at(op.lhs, Precedence.SHIFT), self._values.at(op.rhs, Precedence.SHIFT)
+            )
         cast_to = f"({self._language.unsigned(op.lhs.type)})"
-        sides = (f"{cast_to}{self._values.at(side, Level.UNARY)}" for side in (op.lhs, op.rhs))
+        sides = (f"{cast_to}{self._values.at(side, Precedence.UNARY)}" for side in (op.lhs, op.rhs))
         return relation(symbol, *sides)
 
     def _compare_floats(self, op: arith.CmpfOp) -> Text:
         predicate = op.predicate.value.data
-        lhs, rhs = (wide(self._values, side, Level.SHIFT) for side in (op.lhs, op.rhs))
+        lhs, rhs = (wide(self._values, side, Precedence.SHIFT) for side in (op.lhs, op.rhs))
         if predicate in FLOAT_COMPARISONS:
             return relation(FLOAT_COMPARISONS[predicate], lhs, rhs)
         if predicate in NEGATED_COMPARISONS:
-            return Text(f"!({lhs} {NEGATED_COMPARISONS[predicate]} {rhs})", Level.UNARY)
+            return Text(f"!({lhs} {NEGATED_COMPARISONS[predicate]} {rhs})", Precedence.UNARY)
         name = arith.CMPF_COMPARISON_OPERATIONS[predicate]
         if name in ("false", "true"):
             return Text("0" if name == "false" else "1")
@@ -169,7 +171,7 @@ class Comparisons:
         type = op.lhs.type if self._language.widening(op.lhs.type) is None else float_type(self._language)
         function = self._language.function("unordered" if name in ("ord", "uno") else "differ", type)
         call = f"{function}({lhs}, {rhs})"
-        return Text(call) if name in ("uno", "one") else Text(f"!{call}", Level.UNARY)
+        return Text(call) if name in ("uno", "one") else Text(f"!{call}", Precedence.UNARY)
 
     def _select(self, op: arith.SelectOp) -> Text:
         is_bound = all(isinstance(use.operation, LaneMaskOp) for use in op.result.uses)
@@ -180,8 +182,8 @@ class Comparisons:
 
     def _choice(self, condition: SSAValue, then: Text, otherwise: Text) -> Text:
         # C needs no parentheses around a selection in the first branch; readers do.
-        text = f"{self._values.at(condition, Level.OR)} ? {then.at(Level.OR)} : {otherwise.text}"
-        return Text(text, Level.TERNARY)
+        text = f"{self._values.at(condition, Precedence.OR)} ? {then.at(Precedence.OR)} : {otherwise.text}"
+        return Text(text, Precedence.TERNARY)
 
     def _ternary(self, op: scf.IfOp) -> Text:
         branches = [cast(scf.YieldOp, region.block.last_op).arguments[0] for region in op.regions]
@@ -192,7 +194,7 @@ class Comparisons:
         text, type = self._values.text(value), value.type
         if not isinstance(value.owner, vector.LoadOp) or not isinstance(type, VectorType):
             return text
-        return Text(self._language.loaded(type, text.at(Level.UNARY)), Level.UNARY)
+        return Text(self._language.loaded(type, text.at(Precedence.UNARY)), Precedence.UNARY)
 
 
 # Conversions between types of scalars.
@@ -229,9 +231,9 @@ class Conversions:
             return self._stored(source, target)
         one_bit = source.type == IntegerType(1)
         if target == IntegerType(1):
-            return Text(f"{self._values.at(source, Level.UNARY)} & 1", Level.AND_BITS)
+            return Text(f"{self._values.at(source, Precedence.UNARY)} & 1", Precedence.AND_BITS)
         if isinstance(op, arith.ExtSIOp | arith.SIToFPOp) and one_bit:
-            return Text(f"-{self._cast(target, self._values.text(source)).text}", Level.UNARY)
+            return Text(f"-{self._cast(target, self._values.text(source)).text}", Precedence.UNARY)
         if isinstance(op, arith.ExtUIOp | arith.UIToFPOp) and not one_bit and not is_unsigned(source.type):
             return self._cast(target, self._cast_to(self._language.unsigned(source.type), self._values.text(source)))
         return self._cast(target, self._values.text(source))
@@ -240,15 +242,15 @@ class Conversions:
         """Integers of 4 and 2 bits are the low bits of a byte; what the others are does not matter."""
         if is_stored(target):
             assert isinstance(target, IntegerType)
-            low = f"{self._values.at(source, Level.EQUALITY)} & {(1 << target.width.data) - 1}"
-            return self._cast(target, Text(low, Level.AND_BITS))
+            low = f"{self._values.at(source, Precedence.EQUALITY)} & {(1 << target.width.data) - 1}"
+            return self._cast(target, Text(low, Precedence.AND_BITS))
         assert isinstance(source.type, IntegerType)
         bits = source.type.width.data
-        low = f"{self._values.at(source, Level.EQUALITY)} & {(1 << bits) - 1}"
+        low = f"{self._values.at(source, Precedence.EQUALITY)} & {(1 << bits) - 1}"
         if is_unsigned(source.type):
-            return self._cast(target, Text(low, Level.AND_BITS))
+            return self._cast(target, Text(low, Precedence.AND_BITS))
         sign = 1 << bits - 1
-        return self._cast(target, Text(f"(({low}) ^ {sign}) - {sign}", Level.ADD))
+        return self._cast(target, Text(f"(({low}) ^ {sign}) - {sign}", Precedence.ADD))
 
     def _whole(self, source: Attribute, target: Attribute, text: Text) -> Text:
         """A float's whole part, by a function: C leaves the conversion of a value that does not fit undefined."""
@@ -258,7 +260,7 @@ class Conversions:
         return self._cast_to(self._language.type_name(type), text)
 
     def _cast_to(self, name: str, text: Text) -> Text:
-        return Text(f"({name}){text.at(Level.UNARY)}", Level.UNARY)
+        return Text(f"({name}){text.at(Precedence.UNARY)}", Precedence.UNARY)
 
     def _bitcast(self, op: arith.BitcastOp) -> Text:
         same = isinstance(op.input.type, IntegerType) and isinstance(op.result.type, IntegerType)
@@ -304,8 +306,8 @@ class Integers:
             modular = self._modular(op)
             if type in (ui32, ui64) or (self._language.wraps and type in (i32, i64)):
                 return modular
-            text = f"({self._language.type_name(type)}){modular.at(Level.UNARY)}"
-            return Text(text, Level.UNARY, modular)
+            text = f"({self._language.type_name(type)}){modular.at(Precedence.UNARY)}"
+            return Text(text, Precedence.UNARY, modular)
         known = folded_integer(op)
         if known is not None:
             return number_text(self._language, type, known)  # C would compute it in 32 bits
@@ -327,13 +329,13 @@ class Integers:
         first = lhs.modular or lhs
         if lhs.modular is None and not self._language.wraps and op.operands[0].type not in (ui32, ui64):
             # One unsigned operand makes C convert the other.
-            first = Text(self._unsigned(op.operands[0], lhs), Level.UNARY)
+            first = Text(self._unsigned(op.operands[0], lhs), Precedence.UNARY)
         return Text(f"{first.at(level)} {symbol} {(rhs.modular or rhs).at(level.tighter)}", level)
 
     def _unsigned(self, value: SSAValue, text: Text) -> str:
-        return f"({self._language.modular(value.type)}){text.at(Level.UNARY)}"
+        return f"({self._language.modular(value.type)}){text.at(Precedence.UNARY)}"
 
-    def _right(self, op: Operation, symbol: str, level: Level) -> tuple[str, Text]:
+    def _right(self, op: Operation, symbol: str, level: Precedence) -> tuple[str, Text]:
         """The operator and its right operand: `- 2` for the addition of -2."""
         known = constant_integer(op.operands[1])
         if isinstance(op, arith.AddiOp) and known is not None and -(1 << 31) < known < 0:
@@ -364,31 +366,34 @@ class Integers:
             )
         lhs = self._values.text(op.operands[0])
         if isinstance(type, IndexType) or isinstance(op, arith.ShRSIOp):
-            return Text(f"{lhs.at(Level.UNARY)} {symbol} {amount}", level)
+            return Text(f"{lhs.at(Precedence.UNARY)} {symbol} {amount}", level)
         unsigned = (
-            (lhs.modular or Text(self._unsigned(op.operands[0], lhs), Level.UNARY)).at(Level.UNARY)
+            (lhs.modular or Text(self._unsigned(op.operands[0], lhs), Precedence.UNARY)).at(Precedence.UNARY)
             if isinstance(op, arith.ShLIOp)
-            else f"({self._language.unsigned(type)}){lhs.at(Level.UNARY)}"
+            else f"({self._language.unsigned(type)}){lhs.at(Precedence.UNARY)}"
         )
-        return Text(f"({self._language.type_name(type)})({unsigned} {symbol} {amount})", Level.UNARY)
+        return Text(f"({self._language.type_name(type)})({unsigned} {symbol} {amount})", Precedence.UNARY)
 
     def _bits(self, op: arith.AndIOp | arith.OrIOp | arith.XOrIOp) -> Text:
         lhs, rhs = op.lhs, op.rhs
         if op.result.type != IntegerType(1):
-            symbol, level = {"andi": ("&", Level.AND_BITS), "ori": ("|", Level.OR_BITS)}.get(
-                op.name.split(".")[1], ("^", Level.XOR_BITS)
+            symbol, level = {"andi": ("&", Precedence.AND_BITS), "ori": ("|", Precedence.OR_BITS)}.get(
+                op.name.split(".")[1], ("^", Precedence.XOR_BITS)
             )
-            return Text(f"{self._values.at(lhs, Level.UNARY)} {symbol} {self._values.at(rhs, Level.UNARY)}", level)
+            return Text(
+                f"{self._values.at(lhs, Precedence.UNARY)} {symbol} {self._values.at(rhs, Precedence.UNARY)}", level
+            )
         if isinstance(op, arith.XOrIOp):
             if constant_integer(rhs) is not None and abs(constant_integer(rhs) or 0) == _TRUE_BIT:
-                return Text(f"!{self._values.at(lhs, Level.UNARY)}", Level.UNARY)
+                return Text(f"!{self._values.at(lhs, Precedence.UNARY)}", Precedence.UNARY)
             return Text(
-                f"{self._values.at(lhs, Level.RELATION)} != {self._values.at(rhs, Level.RELATION)}", Level.EQUALITY
+                f"{self._values.at(lhs, Precedence.RELATION)} != {self._values.at(rhs, Precedence.RELATION)}",
+                Precedence.EQUALITY,
             )
-        symbol, level = ("&&", Level.AND) if isinstance(op, arith.AndIOp) else ("||", Level.OR)
+        symbol, level = ("&&", Precedence.AND) if isinstance(op, arith.AndIOp) else ("||", Precedence.OR)
         sides = (self._values.text(lhs), self._values.text(rhs))
         # compilers warn about `a && b || c`, which is hard to read.
-        parts = [t.text if t.level is level else t.at(Level.EQUALITY) for t in sides]
+        parts = [t.text if t.level is level else t.at(Precedence.EQUALITY) for t in sides]
         return Text(f" {symbol} ".join(parts), level)
 
     def _call(self, op: Operation) -> Text:

@@ -13,7 +13,7 @@ from xdsl.traits import IsTerminator
 
 from treadle.backends.c_like.expressions import ExpressionPrinter
 from treadle.backends.c_like.folding import Folding
-from treadle.backends.c_like.language import COMMUTATIVE, COMPOUND, OPERATORS, Language, Level
+from treadle.backends.c_like.language import COMMUTATIVE, COMPOUND, OPERATORS, Language, Precedence
 from treadle.backends.c_like.names import IndexNames, Names
 from treadle.backends.c_like.scalars import constant_integer
 from treadle.dialects.effects import is_allocation, is_load
@@ -175,7 +175,7 @@ class StatementPrinter:
         for side in sides:
             other = op.operands[1] if side is op.operands[0] else op.operands[0]
             if self.values.text(side).text.replace("*(const ", "*(") == target:
-                return f"{target} {OPERATORS[type(op)][0]}= {self.values.vector_operand(other, Level.TERNARY)};"
+                return f"{target} {OPERATORS[type(op)][0]}= {self.values.vector_operand(other, Precedence.TERNARY)};"
         return None
 
     def _if(self, op: scf.IfOp) -> None:
@@ -236,7 +236,7 @@ class StatementPrinter:
         pragma = self.language.loop_pragma(op, _trips(op))
         if pragma is not None:
             self.line(pragma)
-        lower, upper, step = (self.values.at(v, Level.SHIFT) for v in (op.lb, op.ub, op.step))
+        lower, upper, step = (self.values.at(v, Precedence.SHIFT) for v in (op.lb, op.ub, op.step))
         self.names.open()
         name = self._claim(counter, _COUNTERS[self._loops % len(_COUNTERS)])
         type = self.language.type_name(counter.type)

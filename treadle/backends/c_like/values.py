@@ -9,7 +9,7 @@ from typing import Protocol
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.backends.c_like.language import Language, Level
+from treadle.backends.c_like.language import Language, Precedence
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class Text:
     """An expression and the precedence of its outermost operator."""
 
     text: str
-    level: Level = Level.PRIMARY
+    level: Precedence = Precedence.PRIMARY
     modular: Text | None = None
     """For a cast of a wider or unsigned number, that number, which suffices where the value is only needed modulo its
     bits."""
 
-    def at(self, level: Level) -> str:
+    def at(self, level: Precedence) -> str:
         """The text, in parentheses unless its precedence is at least this."""
         return self.text if self.level >= level else f"({self.text})"
 
@@ -42,7 +42,7 @@ class Values(Protocol):
         """The expression for a value."""
         ...
 
-    def at(self, value: SSAValue, level: Level = Level.TERNARY) -> str:
+    def at(self, value: SSAValue, level: Precedence = Precedence.TERNARY) -> str:
         """The expression for a value, in parentheses unless its precedence is at least `level`."""
         ...
 
@@ -54,7 +54,7 @@ class Values(Protocol):
         """One element of a buffer, as an lvalue."""
         ...
 
-    def vector_operand(self, value: SSAValue, level: Level) -> str:
+    def vector_operand(self, value: SSAValue, level: Precedence) -> str:
         """A vector operand of an operator that also takes a scalar: a broadcast is written as the scalar."""
         ...
 
@@ -66,15 +66,15 @@ class Values(Protocol):
 def number_text(language: Language, type: Attribute, value: float) -> Text:
     """A number of a scalar type."""
     text = language.literal(type, value)
-    return Text(text, Level.UNARY if text.startswith("-") else Level.PRIMARY)
+    return Text(text, Precedence.UNARY if text.startswith("-") else Precedence.PRIMARY)
 
 
 def relation(symbol: str, lhs: str, rhs: str) -> Text:
     """A comparison of two operands."""
-    return Text(f"{lhs} {symbol} {rhs}", Level.EQUALITY if symbol in ("==", "!=") else Level.RELATION)
+    return Text(f"{lhs} {symbol} {rhs}", Precedence.EQUALITY if symbol in ("==", "!=") else Precedence.RELATION)
 
 
-def wide(values: Values, value: SSAValue, level: Level) -> str:
+def wide(values: Values, value: SSAValue, level: Precedence) -> str:
     """A scalar operand of an arithmetic operator; 16-bit floats without operators become floats."""
     widening = values.language.widening(value.type)
     if widening is None or values.language.has_operators(value.type):

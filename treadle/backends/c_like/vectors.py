@@ -9,7 +9,7 @@ from xdsl.dialects import arith, vector
 from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import SSAValue
 
-from treadle.backends.c_like.language import FLOAT_COMPARISONS, Level
+from treadle.backends.c_like.language import FLOAT_COMPARISONS, Precedence
 from treadle.backends.c_like.scalars import constant_integer, splat_number
 from treadle.backends.c_like.values import Text, Values, Writers, relation
 from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
@@ -36,7 +36,7 @@ class Vectors:
 
     def _vector_load(self, op: vector.LoadOp) -> Text:
         address = f"&{self._values.element(op.base, op.indices)}"
-        return Text(self._language.vector_load(op.result.type, address), Level.UNARY)
+        return Text(self._language.vector_load(op.result.type, address), Precedence.UNARY)
 
     def _masked_load(self, op: vector.MaskedLoadOp) -> Text:
         type, otherwise = cast(VectorType, op.result.type), op.pass_thru.owner
@@ -57,8 +57,8 @@ class Vectors:
         return Text(f"{function}({self._values.at(op.lo)}, {self._values.at(op.hi)})")
 
     def _lane_compare(self, op: LaneCompareOp) -> Text:
-        rhs = self._values.vector_operand(op.rhs, Level.SHIFT)
-        return relation(FLOAT_COMPARISONS[op.code], self._values.at(op.lhs, Level.SHIFT), rhs)
+        rhs = self._values.vector_operand(op.rhs, Precedence.SHIFT)
+        return relation(FLOAT_COMPARISONS[op.code], self._values.at(op.lhs, Precedence.SHIFT), rhs)
 
     def _lane_select(self, op: LaneSelectOp) -> Text:
         type, (mask, *sides) = op.result.type, op.operands
@@ -97,10 +97,10 @@ class Vectors:
             if known is not None:
                 constant += known * stride
             elif isinstance(at, SSAValue):
-                text = self._values.at(at, Level.ADD if stride == 1 else Level.MULTIPLY)
+                text = self._values.at(at, Precedence.ADD if stride == 1 else Precedence.MULTIPLY)
                 terms.append(text if stride == 1 else f"{text} * {stride}")
         position = " + ".join([*terms, *([str(constant)] if constant or not terms else [])])
-        whole = self._values.at(op.vector, Level.PRIMARY)
+        whole = self._values.at(op.vector, Precedence.PRIMARY)
         if isinstance(op.result.type, VectorType):
             return Text(self._language.part(whole, position, op.result.type))
         return Text(self._language.lane(whole, position, type))
@@ -114,5 +114,5 @@ class Vectors:
         if op.acc is None:
             return Text(call)
         if kind == "add":
-            return Text(f"{self._values.at(op.acc, Level.ADD)} + {call}", Level.ADD)
+            return Text(f"{self._values.at(op.acc, Precedence.ADD)} + {call}", Precedence.ADD)
         return Text(f"{self._language.function(kind, op.dest.type)}({self._values.at(op.acc)}, {call})")

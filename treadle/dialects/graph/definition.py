@@ -38,7 +38,7 @@ from treadle.dialects.scalar import BINARY_KINDS, SCALAR_FUNCTIONS, is_unsigned,
 index = IndexType()
 Scalar = SSAValue
 
-_FLOAT_BINARY: dict[str, type[Operation]] = {
+FLOAT_BINARY: dict[str, type[Operation]] = {
     "add": arith.AddfOp, "sub": arith.SubfOp, "mul": arith.MulfOp, "div": arith.DivfOp,
     **BINARY_KINDS,
 }  # fmt: skip
@@ -52,7 +52,7 @@ _UNSIGNED_BINARY = _INT_BINARY | {
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _COMPARE_INT = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 _COMPARE_UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
-_MATH = {function.kind or function.name: function.operation for function in SCALAR_FUNCTIONS if function.operands == 1}
+MATH = {function.kind or function.name: function.operation for function in SCALAR_FUNCTIONS if function.operands == 1}
 
 
 class DefinitionBuilder:
@@ -79,7 +79,7 @@ class DefinitionBuilder:
             if is_float(a.type):
                 return self.insert(arith.CmpfOp(a, b, _COMPARE_FLOAT[kind]))
             return self.insert(arith.CmpiOp(a, b, (_COMPARE_UNSIGNED if is_unsigned(a.type) else _COMPARE_INT)[kind]))
-        table = _FLOAT_BINARY if is_float(a.type) else _UNSIGNED_BINARY if is_unsigned(a.type) else _INT_BINARY
+        table = FLOAT_BINARY if is_float(a.type) else _UNSIGNED_BINARY if is_unsigned(a.type) else _INT_BINARY
         return self.insert(table[kind](a, b))  # pyright: ignore[reportCallIssue]
 
     def add(self, a: Scalar | int, b: Scalar | int) -> Scalar:
@@ -101,7 +101,7 @@ class DefinitionBuilder:
         return self.insert(arith.RemUIOp(*self._pair(a, b)))
 
     def math(self, kind: str, a: Scalar) -> Scalar:
-        return self.insert(_MATH[kind](a))  # pyright: ignore[reportCallIssue]
+        return self.insert(MATH[kind](a))  # pyright: ignore[reportCallIssue]
 
     def select(self, condition: Scalar, a: Scalar, b: Scalar) -> Scalar:
         return self.insert(arith.SelectOp(condition, a, b))

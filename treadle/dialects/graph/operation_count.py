@@ -40,13 +40,13 @@ def count_operations(op: ComputeOp | Operator) -> int:
     if isinstance(op, WinogradConvOp):
         return op.operation_count
     compute = op if isinstance(op, ComputeOp) else definition(op)
-    counter = _Counter(compute)
+    counter = _OperationCounter(compute)
     if compute is not op:
         compute.erase()
     return counter.total
 
 
-class _Counter:
+class _OperationCounter:
     """Counts a definition's operations, each as often as the indices that it depends on have values."""
 
     def __init__(self, compute: ComputeOp):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import cast
 
@@ -154,6 +155,7 @@ class SwizzleAttr(MemRefLayoutAttr, Data[Swizzle]):
         return Swizzle(*sizes)
 
 
+@lru_cache(4096)
 def buffer_type(
     shape: tuple[int, ...], element: Attribute, space: Space | None = None, swizzle: Swizzle | None = None
 ) -> MemRefType:
@@ -182,6 +184,7 @@ def swizzle_of(type: MemRefType) -> Swizzle | None:
     return type.layout.data if isinstance(type.layout, SwizzleAttr) else None
 
 
+@lru_cache(4096)
 def memref_of(type: TensorType) -> MemRefType:
     """The global buffer that holds a tensor."""
     return MemRefType(type.get_element_type(), type.get_shape())

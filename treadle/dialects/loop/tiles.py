@@ -52,6 +52,8 @@ from treadle.dialects.loop.attributes import Space, SpaceAttr
 
 WARP = 32
 """Lanes of a warp: the threads `32 w` to `32 w + 31` of a block."""
+SECTOR_BYTES = 32
+"""The unit in which a GPU's global memory and its caches transfer data."""
 EXCHANGED: tuple[Attribute, ...] = (f32, f64, i32)
 """The types of values that lanes exchange."""
 KINDS = ("add", "mul", "max", "min")

@@ -13,21 +13,21 @@ from xdsl.ir import Block, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import FuncOp, KernelOp, type_of
+from treadle.dialects.loop.accesses import Access, accesses
 from treadle.index.algebra import depends_on, stride_along
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import Access, accesses
 from treadle.passes.loop.count_work import loops_in, most_trips, trip_count
 from treadle.passes.loop.kernels import constant_index
-from treadle.schedules.gpu_work import op_cost
-from treadle.schedules.search.work import LINE
+from treadle.schedules.work.cpu_work import LINE
+from treadle.schedules.work.gpu_work import op_cost
 
 _MOST_PLACES = 64
 """Places of one access in unrolled loops."""
 
 
 @dataclass(frozen=True)
-class Level:
+class EnclosingLoop:
     """A loop around an access that runs more than once, or the grid; `loop` is None for the grid.
 
     value: the number of the iteration as an index
@@ -139,10 +139,10 @@ def _offsets(access: Access, around: Sequence[scf.ForOp], reader: IndexReader) -
         )
 
 
-def levels_around(loop: scf.ForOp, reader: IndexReader) -> list[Level]:
+def levels_around(loop: scf.ForOp, reader: IndexReader) -> list[EnclosingLoop]:
     """The loop and those around it, outwards, then the grid, without those of one iteration; up to the first whose
     bounds are not known."""
-    levels: list[Level] = []
+    levels: list[EnclosingLoop] = []
     op = loop
     while op is not None:
         if isinstance(op, scf.ForOp):
@@ -150,15 +150,15 @@ def levels_around(loop: scf.ForOp, reader: IndexReader) -> list[Level]:
             if lower is None or step is None or trips is None:
                 break
             key = op.body.block.args[0]
-            levels.append(Level(key, reader.read(key), lower, step, trips, op))
+            levels.append(EnclosingLoop(key, reader.read(key), lower, step, trips, op))
         if isinstance(op, FuncOp | KernelOp):
-            levels.append(Level(op.block_id, reader.read(op.block_id), 0, 1, op.grid.value.data, None))
+            levels.append(EnclosingLoop(op.block_id, reader.read(op.block_id), 0, 1, op.grid.value.data, None))
             break
         op = op.parent_op()
     return [level for level in levels if level.trips > 1]
 
 
-def lines_by_level(body: Body, levels: Sequence[Level], reader: IndexReader) -> list[Lines]:
+def lines_by_level(body: Body, levels: Sequence[EnclosingLoop], reader: IndexReader) -> list[Lines]:
     """The lines that an iteration reads, by the innermost level whose iterations read different ones. Without those
     that a level moves by less than a line at a time through several, and those whose offsets are computed inside."""
     found: dict[tuple[SSAValue, Expr, int], set[int]] = {}
@@ -176,7 +176,7 @@ def lines_by_level(body: Body, levels: Sequence[Level], reader: IndexReader) -> 
     ]
 
 
-def _moving_level(offset: Expr, levels: Sequence[Level], width: int) -> int | None:
+def _moving_level(offset: Expr, levels: Sequence[EnclosingLoop], width: int) -> int | None:
     """The position of the innermost level that moves an offset by a line or more; None without one, and where one
     further in moves it by less and through more than a line."""
     for position, level in enumerate(levels):
@@ -213,12 +213,12 @@ def _values(loop: scf.ForOp) -> Sequence[int]:
     return [lower + step * n for n in range(trip_count(loop) or 0)]
 
 
-def _is_outside(key: object, levels: Sequence[Level]) -> bool:
+def _is_outside(key: object, levels: Sequence[EnclosingLoop]) -> bool:
     """Whether a value is known before the outermost loop begins."""
     loops = [level.loop for level in levels if level.loop is not None]
     return isinstance(key, SSAValue) and not loops[-1].is_ancestor(key.owner)
 
 
 __all__ = [
-    "Body", "Level", "Lines", "apart", "element_bytes", "is_unrolled", "levels_around", "lines_by_level",
+    "Body", "EnclosingLoop", "Lines", "apart", "element_bytes", "is_unrolled", "levels_around", "lines_by_level",
 ]  # fmt: skip

@@ -26,14 +26,13 @@ from treadle.dialects.loop import (
     WaitOp,
     swizzle_of,
 )
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.accesses import Access, accesses
+from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.index.algebra import depends_on
 from treadle.index.expr import Expr
-from treadle.passes.loop.accesses import Access, accesses
 from treadle.passes.loop.count_work import Unclamped, mean_trips, probability
-from treadle.schedules.gpu_work import (
+from treadle.schedules.work.gpu_work import (
     OTHER_REGISTERS,
-    SECTOR_BYTES,
     Addresses,
     GpuWork,
     in_warps,

@@ -11,23 +11,23 @@ from xdsl.dialects.builtin import IndexType, MemRefType, VectorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import ArriveOp, FuncOp, Space
+from treadle.dialects.loop.accesses import Access, accesses, buffer_bytes
 from treadle.index.algebra import depends_on, likelihood
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import Access, accesses, buffer_bytes
 from treadle.passes.loop.kernels import constant_index
 from treadle.schedules.access_analysis import digits_of
-from treadle.schedules.gpu_work import op_cost
-from treadle.schedules.search.work import (
+from treadle.schedules.work.cpu_work import (
     REGISTER_BYTES,
     Body,
-    Node,
     Touch,
+    TouchNode,
     Work,
     masked_accesses,
     reuse_of,
     strided_loads,
 )
+from treadle.schedules.work.gpu_work import op_cost
 
 # How often the code of a kernel runs, as cost models count it: trips, probabilities of branches, indices inside.
 
@@ -107,9 +107,9 @@ def count_work(kernel: FuncOp, workers: int) -> Work:
     """The work of a kernel whose blocks are distributed to `workers`, each of which has a contiguous share."""
     blocks, threads = kernel.grid.value.data, kernel.threads.value.data
     share = max(1.0, blocks / workers)
-    counter = _Counter(_masked_buffers(kernel))
+    counter = _KernelCounter(_masked_buffers(kernel))
     counter.block(kernel.body.block, 1.0)
-    root = Node(kernel.block_id, share, counter.roots)
+    root = TouchNode(kernel.block_id, share, counter.roots)
     return Work(blocks, threads, tuple(counter.bodies), reuse_of(root), share)
 
 
@@ -131,13 +131,13 @@ class _Counts:
         self.masked += other.masked * times
 
 
-class _Counter:
+class _KernelCounter:
     """Walks a kernel once."""
 
     def __init__(self, in_memory: set[SSAValue]) -> None:
         self.bodies: list[Body] = []
         self._in_memory = in_memory
-        self.roots: list[Node | Touch] = []
+        self.roots: list[TouchNode | Touch] = []
         self._reader = Unclamped()
         self._loops: list[tuple[SSAValue, float, bool]] = []
         """The loops around: variable, trips, whether unrolled."""
@@ -167,7 +167,7 @@ class _Counter:
     def _loop(self, loop: scf.ForOp, counts: _Counts, executions: float) -> None:
         trips, variable = mean_trips(loop, self._reader), loop.body.block.args[0]
         unrolled = _UNROLL in loop.attributes
-        node = Node(variable, trips)
+        node = TouchNode(variable, trips)
         self._children[-1].append(node)
         self._children.append(node.inside)
         self._loops.append((variable, trips, unrolled))
@@ -186,7 +186,7 @@ class _Counter:
         for region, part in ((op.true_region, likely), (op.false_region, 1 - likely)):
             if not region.blocks or part == 0:
                 continue
-            node = Node(op, 1.0, weight=part)
+            node = TouchNode(op, 1.0, weight=part)
             self._children[-1].append(node)
             self._children.append(node.inside)
             inner = self._counts(region.block, executions * part)

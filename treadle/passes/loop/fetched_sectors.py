@@ -24,10 +24,10 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.accesses import Access, accesses, name_of
+from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import SECTOR_BYTES, Access, accesses, name_of
 from treadle.passes.loop.count_work import trip_count
 from treadle.passes.loop.kernels import constant_index
 

@@ -17,10 +17,10 @@ from treadle.dialects.loop import PrefetchOp
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.cache_lines import Body, Level, Lines, element_bytes, levels_around, lines_by_level
+from treadle.passes.loop.cache_lines import Body, EnclosingLoop, Lines, element_bytes, levels_around, lines_by_level
 from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
-from treadle.schedules.search.work import LINE
+from treadle.schedules.work.cpu_work import LINE
 from treadle.target import KIB
 
 _CYCLES = 128
@@ -110,7 +110,7 @@ class LoopPrefetchPass(ModulePass):
                 writer.share(each, share, most, ahead)
 
 
-def _is_far(lines: Lines, levels: Sequence[Level], ahead: int) -> bool:
+def _is_far(lines: Lines, levels: Sequence[EnclosingLoop], ahead: int) -> bool:
     """Whether the lines of `ahead` iterations later are worth prefetches."""
     stride = levels[0].stride(lines.base)
     if stride is None:
@@ -127,7 +127,7 @@ def _is_far(lines: Lines, levels: Sequence[Level], ahead: int) -> bool:
     return trips >= 2 * ahead
 
 
-def _next_reading(lines: Lines, levels: Sequence[Level]) -> Level | None:
+def _next_reading(lines: Lines, levels: Sequence[EnclosingLoop]) -> EnclosingLoop | None:
     """The outermost level of which an iteration reads lines that few enough others are read between, and the next one
     others; None without one."""
     between, found = lines.bytes * levels[lines.level].trips, None
@@ -150,7 +150,7 @@ class _Share:
     """Whether what is read again has no gaps in memory."""
 
 
-def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
+def _share(lines: Lines, levels: Sequence[EnclosingLoop]) -> _Share | None:
     """None where no level reads lines again, none around it moves them, all by one distance, or they are too many for
     the second cache."""
     inner = [n for n, level in enumerate(levels) if n > lines.level and not level.moves(lines.base)]
@@ -167,7 +167,7 @@ def _share(lines: Lines, levels: Sequence[Level]) -> _Share | None:
     return _Share(again, distance, ceil(len(lines.starts) / levels[again].trips), _is_dense(lines, levels[:again]))
 
 
-def _is_dense(lines: Lines, levels: Sequence[Level]) -> bool:
+def _is_dense(lines: Lines, levels: Sequence[EnclosingLoop]) -> bool:
     """Whether the lines of all iterations of those levels follow one another without gaps."""
     width = element_bytes(lines.buffer)
     if len(lines.starts) > 1 and (lines.spacing or 0) * width != LINE:
@@ -183,7 +183,7 @@ def _is_dense(lines: Lines, levels: Sequence[Level]) -> bool:
 class _Writer:
     """Writes prefetches at the beginning of loops around an access, and what their offsets share once."""
 
-    def __init__(self, levels: Sequence[Level], reader: IndexReader, known: dict[tuple[scf.ForOp, int], Expr]):
+    def __init__(self, levels: Sequence[EnclosingLoop], reader: IndexReader, known: dict[tuple[scf.ForOp, int], Expr]):
         self._reader, self._known = reader, known
         loops = [level.loop for level in levels if level.loop is not None]
         self._levels = levels
@@ -202,7 +202,7 @@ class _Writer:
         for start in lines.starts:
             self._prefetch(lines, lines.base, start + stride * ahead)
 
-    def next_reading(self, lines: Lines, moving: Level) -> None:
+    def next_reading(self, lines: Lines, moving: EnclosingLoop) -> None:
         """What the loop reads at this iteration, but in the next one of a loop around."""
         for start in lines.starts:
             self._prefetch(lines, moving.next(lines.base), start)
@@ -253,7 +253,7 @@ class _Writer:
             Rewriter.insert_op(op, point)
         return var(select.result, None, None)
 
-    def _lines_of_call(self, again: Level, loop: scf.ForOp, lines: int) -> Expr:
+    def _lines_of_call(self, again: EnclosingLoop, loop: scf.ForOp, lines: int) -> Expr:
         """How many of so many lines an iteration of a reading asks for, where only the call knows how many readings
         there are: a number with 16 bits behind the point, rounded up, written once for all that the loop reads."""
         known = self._known.get((loop, lines))

@@ -15,11 +15,11 @@ from xdsl.passes import ModulePass
 from treadle.dialects.effects import accesses as effects_of
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, KernelOp, LaneMaskOp
+from treadle.dialects.loop.accesses import Access, accesses, name_of
 from treadle.errors import TreadleError
 from treadle.index.algebra import Comparison
 from treadle.index.expr import Expr, Range, is_inside, var
 from treadle.index.reader import Bounds, IndexReader, comparisons_around, comparisons_in
-from treadle.passes.loop.accesses import Access, accesses, name_of
 from treadle.passes.loop.kernels import kernels_of
 
 UNPROVED = "unproved"
@@ -60,7 +60,7 @@ def _check_known(op: Operation, kernel: KernelOp | FuncOp) -> None:
     effects = effects_of(op)
     if effects is None or any(buffer is not None for _, buffer in effects):
         where = location_of(op) or f"@{kernel.sym_name.data}"
-        accepted = "an operation that treadle/passes/loop/accesses.py describes"
+        accepted = "an operation that treadle/dialects/loop/accesses.py describes"
         raise TreadleError(f"nothing is known of the elements that {op.name} accesses", where, accepted)
 
 

@@ -20,7 +20,7 @@ from treadle.index.reader import IndexReader
 from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations
-from treadle.passes.loop.required_levels import Condition, Level, Levels, read_extent
+from treadle.passes.loop.required_levels import Condition, Levels, RequiredLevel, read_extent
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Trimming:
         self._iterations = Iterations(kernel)
         self._reader = IndexReader()
 
-    def trim(self, levels: Sequence[Level]) -> None:
+    def trim(self, levels: Sequence[RequiredLevel]) -> None:
         """Puts a kernel that has the extents that it needs as inputs in place of the old one."""
         bounds: dict[int, int] = {}
         for condition in (condition for level in levels for condition in level.conditions):
@@ -100,7 +100,7 @@ class _Trimming:
         self._values[number], operations = read_extent(self._arguments.buffer_of(self._tensors[number]), bound)
         return operations
 
-    def _trim(self, level: Level) -> None:
+    def _trim(self, level: RequiredLevel) -> None:
         remaining = list(level.conditions)
         if level.loop is not None:
             remaining = [condition for condition in remaining if not self._ends_earlier(level.loop, condition)]
@@ -143,7 +143,7 @@ class _Trimming:
                 break
         return (side, limit) if side == number else sides
 
-    def _branch(self, level: Level, conditions: Sequence[Condition]) -> None:
+    def _branch(self, level: RequiredLevel, conditions: Sequence[Condition]) -> None:
         """Moves what is in a block, but its buffers, into a branch."""
         moved = [op for op in level.block.ops if not isinstance(op, AllocOp | scf.YieldOp)]
         location = moved[0].location

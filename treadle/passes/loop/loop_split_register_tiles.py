@@ -15,11 +15,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import LoadOp, OpaqueBufferOp, OpaqueOp, Space, SpaceAttr, type_of
+from treadle.dialects.loop.accesses import accesses
 from treadle.index.algebra import split_linear, stride_along
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.accesses import accesses
 from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, erase_dead, kernels_of
 from treadle.target import Target

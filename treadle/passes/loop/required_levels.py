@@ -186,7 +186,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Level:
+class RequiredLevel:
     """A block whose work may be skipped, that of a kernel, of a loop or of a branch, and under which conditions it is
     needed; `loop` is None but for loops."""
 
@@ -214,7 +214,7 @@ class Levels:
         """What is required of buffers of the kernel that a loop leaves something in."""
         self._stores: dict[Operation, Sequence[Condition]] = {}
 
-    def levels(self) -> Sequence[Level]:
+    def levels(self) -> Sequence[RequiredLevel]:
         """Outer levels before those inside them; none where a result is used otherwise than by a store."""
         for buffer, required in zip(self._kernel.output_buffers, self._kernel.required_regions or (), strict=True):
             assert isinstance(required, RequiredAttr)
@@ -229,7 +229,7 @@ class Levels:
             found = self._with_waiting(alloc) or found
         return found
 
-    def _with_waiting(self, alloc: AllocOp) -> Sequence[Level] | None:
+    def _with_waiting(self, alloc: AllocOp) -> Sequence[RequiredLevel] | None:
         """The levels if only some elements of a buffer are required; None where that is not known."""
         loads = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, LoadOp)]
         stores = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, StoreOp)]
@@ -257,12 +257,12 @@ class Levels:
             if any(found):
                 yield tuple(each for each in found if each is not None)
 
-    def _reads_required(self, buffer: SSAValue, levels: Sequence[Level]) -> bool:
+    def _reads_required(self, buffer: SSAValue, levels: Sequence[RequiredLevel]) -> bool:
         """Whether every load of a buffer is in levels that run only where what it reads is required."""
         loads = (use.operation for use in buffer.uses if isinstance(use.operation, LoadOp))
         return all(self._is_tested(load, constraint, levels) for load in loads for constraint in self._waiting[buffer])
 
-    def _is_tested(self, load: LoadOp, constraint: Constraint, levels: Sequence[Level]) -> bool:
+    def _is_tested(self, load: LoadOp, constraint: Constraint, levels: Sequence[RequiredLevel]) -> bool:
         read = constraint.at([self._reader.read(i) for i in load.indices])
         if _always_holds(Condition(read, constraint.extent, 0)):
             return True
@@ -270,7 +270,7 @@ class Levels:
         tested = (c.least for level in around for c in level.conditions if c.extent == constraint.extent)
         return any(always_less(read - 1, least) for least in tested)
 
-    def _levels(self) -> Iterator[Level]:
+    def _levels(self) -> Iterator[RequiredLevel]:
         block = self._kernel.body.block
         whole = self._needed(block, None)
         if any(isinstance(op, AllocOp) and is_of_launch(op) for op in block.walk()):
@@ -279,7 +279,7 @@ class Levels:
         if thin is not None and self._may_skip(thin):
             inside = self._needed(thin.body.block, thin)
             whole = [c for c in whole if not any(self._ends(thin, other, c) for other in inside)]
-        yield Level(block, None, whole)
+        yield RequiredLevel(block, None, whole)
         yield from self._loops(block, whole)
 
     def _conditions(self, store: StoreOp, required: Iterable[Constraint]) -> Sequence[Condition]:
@@ -293,7 +293,7 @@ class Levels:
                 found += [] if most is None else [Condition(e, constraint.extent, most + 1)]
         return found
 
-    def _loops(self, block: Block, applied: Sequence[Condition]) -> Iterator[Level]:
+    def _loops(self, block: Block, applied: Sequence[Condition]) -> Iterator[RequiredLevel]:
         """The loops and branches in a block, where conditions that were tested around it are not tested again."""
         for op in block.ops:
             if isinstance(op, scf.IfOp):
@@ -303,17 +303,17 @@ class Levels:
             tested = applied
             if self._may_skip(op):
                 new = [c for c in self._needed(op.body.block, op) if c not in applied]
-                yield Level(op.body.block, op, new)
+                yield RequiredLevel(op.body.block, op, new)
                 tested = [*applied, *new]
             yield from self._loops(op.body.block, tested)
 
-    def _branches(self, op: scf.IfOp, applied: Sequence[Condition]) -> Iterator[Level]:
+    def _branches(self, op: scf.IfOp, applied: Sequence[Condition]) -> Iterator[RequiredLevel]:
         """The regions of a branch, of which each may store other elements, and the loops in them."""
         for inner in (block for region in op.regions for block in region.blocks):
             tested = applied
             if self._only_stores(op, inner):
                 new = [c for c in self._needed(inner, None) if c not in applied]
-                yield Level(inner, None, new)
+                yield RequiredLevel(inner, None, new)
                 tested = [*applied, *new]
             yield from self._loops(inner, tested)
 

@@ -37,7 +37,7 @@ from treadle.passes.loop.kernels import constant_index
 # The blocks of a vectorised loop while they are written.
 
 
-class Level:
+class Writer:
     """A block that is being written, and the emitter of its index arithmetic."""
 
     def __init__(self, block: Block, point: InsertPoint, emitter: IndexEmitter):
@@ -54,14 +54,14 @@ class Level:
         self._emitter.move(self._builder.insertion_point)
         return self._emitter.emit(expr)
 
-    def inside(self, block: Block) -> Level:
+    def inside(self, block: Block) -> Writer:
         """The level of a block inside the operation that was inserted last; invariant index arithmetic goes before that
         operation."""
         parent = block.parent_op()
         assert parent is not None
         self._emitter.move(InsertPoint.before(parent))
         point = InsertPoint.at_end(block)
-        return Level(block, point, self._emitter.inside(point))
+        return Writer(block, point, self._emitter.inside(point))
 
     def compare(self, comparison: Comparison) -> SSAValue:
         """Whether a comparison holds that all lanes agree on."""
@@ -241,7 +241,7 @@ def vectorize_loop(loop: scf.ForOp, lanes: int) -> None:
     block = loop.parent_block()
     assert block is not None
     writer = _VectorWriter(lanes, IndexReader())
-    outer = Level(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
+    outer = Writer(block, InsertPoint.before(loop), IndexEmitter(InsertPoint.before(loop)))
     end = writer.reader.read(loop.ub)
     trips = floordiv(end + (lanes - 1), lanes)
     variable = loop.body.block.args[0]
@@ -298,13 +298,13 @@ class _VectorWriter:
         if alignment(end) % self._lanes:
             self._always = (Comparison("slt", whole - end),)
 
-    def block(self, block: Block, level: Level) -> None:
+    def block(self, block: Block, level: Writer) -> None:
         """Writes the operations of a block of the scalar loop."""
         for op in block.ops:
             if not isinstance(op, scf.YieldOp):
                 self._operation(op, level)
 
-    def _operation(self, op: Operation, level: Level) -> None:
+    def _operation(self, op: Operation, level: Writer) -> None:
         if isinstance(op, _INDEX_ARITHMETIC) and isinstance(op.results[0].type, IndexType):
             return
         if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
@@ -341,14 +341,14 @@ class _VectorWriter:
             raise Unsupported("a predicate that is no comparison of indices")
         return (Uniform(self._scalars.get(value, value)),)
 
-    def _scalar(self, value: SSAValue, level: Level) -> SSAValue:
+    def _scalar(self, value: SSAValue, level: Writer) -> SSAValue:
         if isinstance(value.type, IndexType):
             return level.emit(self._expr(value))
         if value in self._conditions:
             return self._truth(self._conditions[value], level)
         return self._scalars.get(value, value)
 
-    def _truth(self, comparisons: Sequence[Condition], level: Level) -> SSAValue:
+    def _truth(self, comparisons: Sequence[Condition], level: Writer) -> SSAValue:
         """The conjunction of comparisons that all lanes agree on."""
         result: SSAValue | None = None
         for comparison in comparisons:
@@ -362,7 +362,7 @@ class _VectorWriter:
         assert result is not None
         return result
 
-    def _vector(self, value: SSAValue, level: Level) -> SSAValue:
+    def _vector(self, value: SSAValue, level: Writer) -> SSAValue:
         """The value in every lane."""
         known = self._vectors.get(value)
         if known is not None:
@@ -382,7 +382,7 @@ class _VectorWriter:
             raise Unsupported(f"vectors of {element}")
         return VectorType(element, [self._lanes])
 
-    def _mask(self, comparisons: Sequence[Condition], level: Level) -> SSAValue | None:
+    def _mask(self, comparisons: Sequence[Condition], level: Writer) -> SSAValue | None:
         """The mask of the lanes in which all comparisons hold; None for all lanes."""
         where = lanes_where(comparisons, self._lanes)
         if where.is_everything():
@@ -400,7 +400,7 @@ class _VectorWriter:
             hi = select.result
         return self._lane_mask(0 if lo is None else lo, hi, level)
 
-    def _lane_mask(self, lo: SSAValue | int, hi: SSAValue | int, level: Level) -> SSAValue:
+    def _lane_mask(self, lo: SSAValue | int, hi: SSAValue | int, level: Writer) -> SSAValue:
         lo, hi = (level.emit(bound) if isinstance(bound, int) else bound for bound in (lo, hi))
         mask = LaneMaskOp(lo, hi, self._lanes)
         level.insert(mask)
@@ -424,7 +424,7 @@ class _VectorWriter:
             return ()
         return self._condition(op.predicate)
 
-    def _load(self, op: LoadOp, level: Level) -> None:
+    def _load(self, op: LoadOp, level: Writer) -> None:
         where, stride = self._address(op)
         predicate = self._predicate(op)
         if stride == 0:
@@ -441,7 +441,7 @@ class _VectorWriter:
         where: Sequence[Expr],
         stride: int,
         conditions: Sequence[Condition],
-        level: Level,
+        level: Writer,
         otherwise: SSAValue | None = None,
     ) -> Operation:
         """The load of the lanes in which the conditions hold, not inserted yet.
@@ -462,7 +462,7 @@ class _VectorWriter:
         return vector.MaskedLoadOp(op.buffer, indices, mask, otherwise)
 
     def _guarded_load(
-        self, op: LoadOp, where: Sequence[Expr], stride: int, predicate: tuple[Condition, ...], level: Level
+        self, op: LoadOp, where: Sequence[Expr], stride: int, predicate: tuple[Condition, ...], level: Writer
     ) -> None:
         """A load on whose predicate all lanes agree: a branch, since masked loads of no lane are slow where their
         address is no memory."""
@@ -477,14 +477,14 @@ class _VectorWriter:
         level.insert(new)
         self._vectors[op.result] = new.results[0]
 
-    def _otherwise(self, op: LoadOp, level: Level) -> SSAValue:
+    def _otherwise(self, op: LoadOp, level: Writer) -> SSAValue:
         if op.otherwise is not None:
             return self._vector(op.otherwise, level)
         zero = number_op(0, op.result.type)
         level.insert(zero)
         return self._vector(zero.results[0], level)
 
-    def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Level) -> None:
+    def _uniform_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Writer) -> None:
         varies = op.otherwise is not None and not self._is_uniform(op.otherwise)
         if varies or any(map(depends_on_lane, predicate)):
             self._splat_load(op, where, predicate, level)
@@ -499,7 +499,7 @@ class _VectorWriter:
         self._scalars[op.result] = new.result
         self._substitution[op.result] = var(new.result, None, None)
 
-    def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Level) -> None:
+    def _splat_load(self, op: LoadOp, where: Sequence[Expr], predicate: tuple[Condition, ...], level: Writer) -> None:
         """One element in all lanes in which the predicate is true: a strided load of stride 0."""
         mask = self._mask((*self._always, *predicate), level)
         type, indices = self._type(op.result.type), [level.emit(e) for e in where]
@@ -507,7 +507,7 @@ class _VectorWriter:
         otherwise = None if mask is None else self._otherwise(op, level)
         self._finish(op, StridedLoadOp(op.buffer, indices, 0, type, mask, otherwise), level)
 
-    def _store(self, op: StoreOp, level: Level) -> None:
+    def _store(self, op: StoreOp, level: Writer) -> None:
         where, stride = self._address(op)
         if stride == 0:
             raise Unsupported("lanes that write one element")
@@ -534,7 +534,7 @@ class _VectorWriter:
         return any(map(depends_on_lane, (*self._always, *predicate)))
 
     def _guarded_store(
-        self, op: StoreOp, value: SSAValue, indices: Sequence[SSAValue], predicate: Sequence[Condition], level: Level
+        self, op: StoreOp, value: SSAValue, indices: Sequence[SSAValue], predicate: Sequence[Condition], level: Writer
     ) -> None:
         """A store on whose predicate all lanes agree, of elements of which there are no masked stores: a branch."""
         store, end = vector.StoreOp(value, op.buffer, indices), scf.YieldOp()
@@ -544,14 +544,14 @@ class _VectorWriter:
             each.location = op.location
         level.insert(new)
 
-    def _finish(self, old: Operation, new: Operation, level: Level) -> None:
+    def _finish(self, old: Operation, new: Operation, level: Writer) -> None:
         new.location = old.location
         new.attributes |= old.attributes
         new.results[0].name_hint = old.results[0].name_hint
         level.insert(new)
         self._vectors[old.results[0]] = new.results[0]
 
-    def _loop(self, op: scf.ForOp, level: Level) -> None:
+    def _loop(self, op: scf.ForOp, level: Writer) -> None:
         """An inner loop: the same loop, carrying vectors."""
         for bound in (op.lb, op.ub, op.step):
             if not self._is_uniform(bound):
@@ -578,14 +578,14 @@ class _VectorWriter:
             result.name_hint = old.name_hint
             self._vectors[old] = result
 
-    def _elementwise(self, op: Operation, level: Level) -> None:
+    def _elementwise(self, op: Operation, level: Writer) -> None:
         if all(self._is_uniform(value) for value in op.operands):
             self._copy(op, level)
             return
         operands = [self._vector(value, level) for value in op.operands]
         self._finish(op, vector_form(op, operands), level)
 
-    def _copy(self, op: Operation, level: Level) -> None:
+    def _copy(self, op: Operation, level: Writer) -> None:
         """An operation that gives the same in every lane."""
         new = op.clone({value: self._scalar(value, level) for value in op.operands})
         level.insert(new)

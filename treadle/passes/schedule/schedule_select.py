@@ -33,17 +33,19 @@ from treadle.passes.schedule.instance import (
     ranged_group_program,
 )
 from treadle.schedules.default_template import default_template
-from treadle.schedules.gpu_work import GpuWork
 from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, gpu_seconds
+from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
 from treadle.schedules.search.programs import decisions_of, replay
-from treadle.schedules.search.work import blocks_of, product_work, right_loads
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
+from treadle.schedules.work.gpu_work import GpuWork
+from treadle.schedules.work.group import Group
+from treadle.schedules.work.recorder import work_of
 from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 from treadle.target.host import hardware_of
@@ -58,7 +60,7 @@ LEAST_LOSS = 0.05
 _Instance: TypeAlias = tuple[tuple[int, ...], int]
 """The extents of a product's result, and its terms."""
 _TILES = sorted(product((1, 8, 16, 32, 64, 128, 256), repeat=2), key=prod)
-"""Rows and columns to whose multiples an instance is padded until a template tells its work."""
+"""Rows and columns to whose multiples an instance is padded until a template cuts it in whole tiles."""
 
 
 class RangedSchedules:
@@ -195,23 +197,24 @@ def _times(
             work = product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads)
             seconds[key] = cpu_seconds(work, target, UNHIDDEN)
     else:
+        times: dict[tuple[int, ...], float] = {}
         for key, instance in instances.items():
-            padded = _padded_work(instance, TEMPLATES[use.template.data], choices, target)
-            seconds[key] = inf if padded is None else gpu_seconds(padded, target)
+            shape = _padded(instance, TEMPLATES[use.template.data], choices)
+            if shape is not None and shape not in times:
+                padded = instance_of(instance, shape, is_plain=True)
+                work = work_of(Group(padded), use, target)
+                assert isinstance(work, GpuWork)
+                times[shape] = gpu_seconds(work, target)
+            seconds[key] = inf if shape is None else times[shape]
     return [seconds[point] for point in points]
 
 
-def _padded_work(instance: MatmulOp, template: Template, choices: Choices, target: Target) -> GpuWork | None:
-    """The work of a GPU's product by itself, as if its rows and columns were those of whole tiles."""
+def _padded(instance: MatmulOp, template: Template, choices: Choices) -> tuple[int, ...] | None:
+    """The shape of a GPU's product by itself whose rows and columns are those of whole tiles; None without one."""
     *batch, rows, columns = instance.shape
-
-    def padded(high: int, wide: int) -> GpuWork | None:
-        shape = (*batch, -(-rows // high) * high, -(-columns // wide) * wide)
-        return template.work(instance_of(instance, shape, is_plain=True), choices, target)
-
-    if padded(*_TILES[-1]) is None:
-        return None
-    return next(work for work in (padded(*tile) for tile in _TILES) if work is not None)
+    shapes = ((*batch, -(-rows // high) * high, -(-columns // wide) * wide) for high, wide in _TILES)
+    wholes = (shape for shape in shapes if template.is_whole(instance_of(instance, shape, is_plain=True), choices))
+    return next(wholes, None)
 
 
 @dataclass(frozen=True)

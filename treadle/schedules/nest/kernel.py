@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd, prod
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, kernel_builder, narrowed
 from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.staging import Pipeline, Stager
@@ -116,7 +115,7 @@ class Accumulators:
         return b.fold("lane", lanes, first, lambda lane, acc: b.binary(self._kind, acc, b.load(copy, [lane])))
 
     def _fold_lanes(self, at: At, lanes: int) -> None:
-        self._set(at, self._b.insert(WarpReduceOp(self._kind, self._value(at), lanes)))
+        self._set(at, self._b.fold_lanes(self._kind, self._value(at), lanes))
 
     def _fold_warps(self, at: At, part: Index, lanes: int) -> None:
         """Parts of an element by a tree in shared memory; `lanes` threads have the same one already."""
@@ -249,11 +248,14 @@ def parts(axes: tuple[WholeAlong, ...]) -> tuple[float, float]:
 _NAMES = "ijklmnuvwxyz"
 
 
-def nest_kernel(anchor: Anchor, nest: Nest, target: Target, name: str) -> KernelOp:
-    """The kernel of an anchor, taking its operands. Raises what `definition_of` raises."""
-    compute, reduce = definition_of(anchor)
+def nest_kernel(
+    anchor: Anchor, nest: Nest, target: Target, name: str, definition: tuple[ComputeOp, ReduceOp | None] | None = None
+) -> KernelOp:
+    """The kernel of an anchor, taking its operands; `definition`: that of the anchor, where the caller has it. Raises
+    what `definition_of` raises."""
+    compute, reduce = definition_of(anchor) if definition is None else definition
     kernel = _NestKernel(compute, reduce, nest, is_gpu=target.is_cuda).build(name)
-    if compute is not anchor:
+    if compute is not anchor and definition is None:
         compute.erase()
     return kernel
 
@@ -269,7 +271,7 @@ class _NestKernel:
     def __init__(self, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest, *, is_gpu: bool):
         self.compute, self.reduce, self.nest = compute, reduce, nest
         self.tensors = compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+        self.b = kernel_builder(self.tensors, compute.type)
         self.body = Body(self.b, compute, reduce, nest)
         self.stager = Stager(self.b, compute, nest, self.body, is_gpu=is_gpu)
         self.pipeline = Pipeline(self.b, nest, self.stager, self._name)

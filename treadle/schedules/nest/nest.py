@@ -358,7 +358,11 @@ class Nest:
 
     def indices(self, read: int) -> tuple[Expr, ...]:
         """The indices of a read, in the iterations of the levels: those of level n count in variable `("level", n)`."""
-        return in_levels(self.workload.reads[read], self._moving)
+        return self._indices[read]
+
+    @cached_property
+    def _indices(self) -> list[tuple[Expr, ...]]:
+        return [in_levels(read, self._moving) for read in self.workload.reads]
 
     def layout(self, stage: Stage) -> Layout:
         """How what a stage holds lies in its memory. Levels inside of the reduction are the inner ones; vectors, and

@@ -6,7 +6,7 @@ predicate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, gcd, prod
@@ -16,9 +16,9 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.loop import Space
+from treadle.dialects.loop.tiles import SECTOR_BYTES
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
-from treadle.index.expr import Expr, const, var
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
 from treadle.schedules.nest.box import Layout, StagedBuffer
 from treadle.schedules.nest.nest import Nest, Stage
@@ -26,9 +26,6 @@ from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.workload import Condition
 
 # How the threads of a block fill a stage together: consecutive threads take consecutive memory, vectors innermost.
-
-_SECTOR_BYTES = 32
-"""What global memory moves at once."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def filling_of(
     outer = [(n, extent, 1) for n, extent in enumerate(box.apart.values())]
     line = next((dim for dim in reversed(nearest) if box.extents[dim] > 1), nearest[-1])
     middle = [(apart + dim, box.extents[dim], 1) for dim in nearest if dim != line]
-    extent, sector = box.extents[line], _SECTOR_BYTES // element_bytes
+    extent, sector = box.extents[line], SECTOR_BYTES // element_bytes
     across = line != layout.order[-1]
     in_sectors = across and extent % sector == 0
     chunks = [(apart + line, extent // sector, sector)] if in_sectors else []
@@ -333,13 +330,9 @@ class Stager:
 
     def _origin(self, stage: Stage, at: At) -> list[Index]:
         """The indices that a read has where the levels that move inside of its stage stand at 0."""
-        levels, moving = self._nest.levels, set(self._nest.moving(stage.compute_at, stage.memory))
-        known: dict[Hashable, Expr] = {("level", n): const(0) for n in range(len(levels))}
-        for n, index in at.items():
-            if n not in moving:
-                known["level", n] = var(index.value, 0, levels[n].trips - 1)
-        indices = self._nest.indices(stage.read)
-        return [self._b.expression(index.substitute(known)) for index in indices]
+        moving = set(self._nest.moving(stage.compute_at, stage.memory))
+        known = {("level", n): index for n, index in at.items() if n not in moving}
+        return [self._b.expression(index, known) for index in self._nest.indices(stage.read)]
 
     def _conditions(self, stage: Stage) -> list[Condition]:
         """What keeps a read inside of its tensor: its own predicate, and the ends that tiles reach beyond."""
@@ -361,7 +354,7 @@ class Stager:
         value = source.otherwise
         if value is None or not isinstance(value.owner, Operation):
             return self._b.constant(0, source.result.type)
-        return self._b.insert(value.owner.clone())
+        return self._b.evaluated(value.owner, {})
 
 
 def _split(layout: Layout, place: Sequence[Index]) -> tuple[dict[int, Index], list[Index]]:

@@ -19,9 +19,9 @@ from treadle.errors import TreadleError
 from treadle.schedules.nest.workload import Workload, workload_of
 from treadle.schedules.search.programs import Replayed, replay
 from treadle.schedules.search.sampler import Sampler
-from treadle.schedules.search.work import Work
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.work.cpu_work import Work
 from treadle.target import Target
 
 _RECENT = 4096

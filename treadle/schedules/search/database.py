@@ -34,7 +34,7 @@ from treadle.errors import TOO_DEEP, TreadleError
 from treadle.schedules.search.database_files import ACCEPTED, MOST_ENTRY_BYTES, DatabaseFiles, slug
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, real, seconds_of, trial_lines
-from treadle.schedules.search.work import Work
+from treadle.schedules.work.cpu_work import Work
 from treadle.shapes.decision_tree import Tree
 from treadle.support.files import read_regular
 from treadle.target import Target

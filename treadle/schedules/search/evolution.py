@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, log
 from random import Random
 
@@ -81,20 +82,9 @@ class Evolution:
         return [measured[n].candidate for _, n in timed[:most]]
 
     def _fresh(self, random: Random) -> list[Candidate]:
-        """New random candidates; half of the costly predictions are for them, the rest is for their descendants."""
-        names = list(self._explored.task.by_name)
-        found: list[Candidate] = []
-        left = self._predict.most_costly // 2
-        for each in self._explored.draws(random, names):
-            costly = self._predict.is_costly(each)
-            if costly and not left:
-                names.remove(each.program)
-                continue
-            left -= costly
-            found.append(each)
-            if len(found) == self._settings.population:
-                break
-        return found
+        """New random candidates."""
+        draws = self._explored.draws(random, list(self._explored.task.by_name))
+        return list(islice(draws, self._settings.population))
 
     def _next(self, population: Sequence[Candidate], met: _Met, random: Random, left: int) -> list[Candidate]:
         """The next generation, of which there are `left`: survivors drawn by predicted throughput, most of them
@@ -105,15 +95,7 @@ class Evolution:
         fastest = min(map(met.known, population))
         weights = [(fastest / met.known(each)) ** settings.pressure for each in population]
         parents = random.choices(population, weights, k=settings.population)
-        room = (self._predict.most_costly - met.costly) // left
-        children: list[Candidate] = []
-        for parent in parents:
-            if room < 1 and parent.program in met.costly_programs:
-                children.append(parent)
-                continue
-            child = self._child(parent, random)
-            children.append(child)
-            room -= met.is_costly(child)
+        children = [self._child(parent, random) for parent in parents]
         met.add(children)
         temperature = None if settings.temperature is None else settings.temperature * (left - 1) / settings.generations
         return [
@@ -151,21 +133,12 @@ class _Met:
     def __init__(self, explored: Explored, predict: Predictor):
         self._explored, self._predict = explored, predict
         self.seconds: dict[Candidate, float | None] = {}
-        self.costly = 0
-        self.costly_programs: set[str] = set()
 
     def add(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Predicts those that are new here; the ones that have a time."""
         new = [each for each in dict.fromkeys(candidates) if each not in self.seconds]
-        costly = [each.program for each in new if self._predict.is_costly(each)]
-        self.costly += len(costly)
-        self.costly_programs.update(costly)
         self.seconds |= zip(new, self._predict(new), strict=True)
         return [each for each in candidates if self.seconds[each] is not None]
-
-    def is_costly(self, candidate: Candidate) -> bool:
-        """Whether its prediction would take long."""
-        return candidate not in self.seconds and self._predict.is_costly(candidate)
 
     def known(self, candidate: Candidate) -> float:
         """The predicted time of one that has one."""

@@ -40,7 +40,7 @@ class Joint:
 def joint_choice(instances: Sequence[Instance], candidates: Sequence[Candidate]) -> Joint:
     """The kernels for some shapes, from candidates that are ranked by the predictor on each of them.
 
-    A candidate that is not legal for a shape, or that has no prediction, is not used there. TreadleError if a shape has
+    A candidate that is not legal for a shape is not used there. TreadleError if a shape has
     no candidate.
     """
     forecasts = [Forecast(instance.task) for instance in instances]
@@ -52,10 +52,9 @@ def joint_choice(instances: Sequence[Instance], candidates: Sequence[Candidate])
 
 def _seconds(forecast: Forecast, candidate: Candidate) -> float:
     try:
-        found = forecast.seconds(candidate)
+        return forecast.seconds(candidate)
     except TreadleError:
         return inf
-    return inf if found is None else found
 
 
 __all__ = ["Instance", "Joint", "joint_choice"]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from treadle.schedules.search.predict import cpu_seconds
-from treadle.schedules.search.work import MASK_OPERATIONS, Body, Work
+from treadle.schedules.work.cpu_work import MASK_OPERATIONS, Body, Work
 from treadle.target import KIB, Target
 
 # A CPU kernel's work as numbers that a learned cost model reads: logarithms, and parts of what a processor can do.

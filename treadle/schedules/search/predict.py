@@ -1,4 +1,4 @@
-"""Predicted times of candidates as values: before there is a kernel, in a fraction of a millisecond."""
+"""Predicted times of candidates before there is a kernel, in milliseconds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from treadle.dialects.loop.tiles import WARP
-from treadle.dialects.schedule import UseAttr
+from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.errors import TreadleError
-from treadle.schedules.gpu_work import SECTOR_BYTES, GpuWork
 from treadle.schedules.occupancy import occupancy_of
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.gpu_nest_work import gpu_work_of
-from treadle.schedules.search.group_cost import GroupCost, group_cost
-from treadle.schedules.search.nest_work import work_of
 from treadle.schedules.search.programs import Replayed
-from treadle.schedules.search.work import Work
-from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import GpuWork
+from treadle.schedules.work.group import Group
+from treadle.schedules.work.recorder import work_of
 from treadle.target import Target
 
 # An analytic cost model: a kernel's time from its work and the target's peak rates, without measurements.
@@ -141,24 +138,27 @@ def _block_cycles(work: GpuWork, target: Target) -> dict[str, float]:
     }
 
 
-class Forecast:
-    """Predicts the times of one task's candidates, as far as their values say what their kernels do."""
+_KEPT = 8192
+"""Times that are kept; predicting one again takes milliseconds."""
 
-    most_costly: int = 0
+
+class Forecast:
+    """Predicts the times of one task's candidates from what their kernels would do, which are not written."""
 
     def __init__(self, task: Task):
         self._task = task
+        self._seconds: dict[Replayed, float] = {}
 
     @cached_property
-    def _cost(self) -> GroupCost:
-        return group_cost(self._task.anchor)
+    def _group(self) -> Group:
+        return Group(self._task.anchor)
 
-    def seconds(self, candidate: Candidate) -> float | None:
-        """The predicted seconds; None where only the kernel says. TreadleError for a candidate that is not legal."""
+    def seconds(self, candidate: Candidate) -> float:
+        """The predicted seconds. TreadleError for a candidate that is not legal."""
         return self.seconds_of(self._task.replay(candidate))
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        """The predicted seconds of legal candidates; None where only the kernel says."""
+        """The predicted seconds of candidates; None for those that are not legal."""
         found: list[float | None] = []
         for candidate in candidates:
             try:
@@ -167,21 +167,17 @@ class Forecast:
                 found.append(None)
         return found
 
-    def is_costly(self, candidate: Candidate) -> bool:
-        """No prediction of this kind takes long."""
-        del candidate
-        return False
+    def seconds_of(self, replayed: Replayed) -> float:
+        """The same for what a kernel is written from."""
+        found = self._seconds.get(replayed)
+        if found is None:
+            if len(self._seconds) >= _KEPT:
+                self._seconds.clear()
+            work, target = self.work(replayed), self._task.target
+            found = cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
+            self._seconds[replayed] = found
+        return found
 
-    def seconds_of(self, replayed: Replayed) -> float | None:
-        """The same for what a kernel is written from. TreadleError for a nest that is not counted."""
-        work, target = self.work(replayed), self._task.target
-        if work is None:
-            return None
-        return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
-
-    def work(self, replayed: Replayed) -> Work | GpuWork | None:
-        """The work of a kernel; None where only the kernel says. TreadleError for a nest that is not counted."""
-        target = self._task.target
-        if not isinstance(replayed, UseAttr):
-            return gpu_work_of(replayed, self._cost) if target.is_cuda else work_of(replayed, self._cost, target)
-        return TEMPLATES[replayed.template.data].work(self._task.anchor, replayed.knobs(), target)
+    def work(self, replayed: Replayed) -> Work | GpuWork:
+        """The work of a kernel."""
+        return work_of(self._group, replayed, self._task.target)

@@ -40,8 +40,8 @@ class RandomSearch:
 class Exhaustive:
     """Enumerates a task's candidates and proposes them in the order of their predicted times.
 
-    The order is found anew before each proposal, since a cost model may have learned. Every candidate is predicted,
-    which for templates means lowered. Source: Hidet (ASPLOS 2023), section 4.3, which measures all of them.
+    The order is found anew before each proposal, since a cost model may have learned. Source: Hidet (ASPLOS 2023),
+    section 4.3, which measures all of them.
     """
 
     def __init__(self, explored: Explored, predict: Predictor, seed: str):

@@ -17,20 +17,10 @@ happens once in 150 times."""
 
 
 class Predictor(Protocol):
-    """Predicts seconds of candidates; None for one that no kernel can be made of.
-
-    most_costly: predictions of one proposal that may take long
-    """
-
-    most_costly: int
+    """Predicts seconds of candidates; None for one that no kernel can be made of."""
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds of legal candidates."""
-        ...
-
-    def is_costly(self, candidate: Candidate) -> bool:
-        """Whether a prediction takes long, since the candidate has to be lowered for it. The same whenever it is
-        asked."""
         ...
 
 

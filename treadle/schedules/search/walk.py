@@ -424,9 +424,9 @@ class Walk:
         return None
 
     def _legal(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that replay and have a predicted time, which is remembered; what would have to be lowered has none."""
+        """Those that replay and have a predicted time, which is remembered."""
         new = [each for each in candidates if each not in self._seconds]
-        legal = [e for e in new if self._explored.kernel(e) is not None and not self._predict.is_costly(e)]
+        legal = [each for each in new if self._explored.kernel(each) is not None]
         self._seconds |= dict.fromkeys(new, None)
         for candidate, seconds in zip(legal, self._predict(legal), strict=True):
             self._seconds[candidate] = seconds

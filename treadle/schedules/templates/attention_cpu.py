@@ -16,7 +16,7 @@ from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits, number
 from treadle.schedules.templates.attention_tile import (
@@ -201,7 +201,7 @@ class AttentionCpuKernel:
         self.keys, self.rows = number(choices, "keys"), min(number(choices, "rows"), self.queries)
         self.columns = number(choices, "columns") * target.lanes
         self.is_causal = bool(anchor.causal.value.data)
-        self.b = KernelBuilder([t.type for t in anchor.operands if isinstance(t.type, TensorType)], anchor.type)
+        self.b = kernel_builder(anchor.operands, anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b = self.b

@@ -14,10 +14,10 @@ from xdsl.ir import Attribute, SSAValue
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.elementwise import convert
-from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits
 from treadle.schedules.templates.attention_tile import (
     AttentionTile,
@@ -179,7 +179,7 @@ class AttentionKernel:
         self.anchor, self.tile = anchor, tile
         self.m, self.n = anchor.scores_shape[-2:]
         self.element = anchor.type.get_element_type()
-        self.b = KernelBuilder([t for o in anchor.operands if isinstance(t := o.type, TensorType)], anchor.type)
+        self.b = kernel_builder(anchor.operands, anchor.type)
         for buffer, hint in zip(self.b.inputs, ("Q", "K", "V", "M"), strict=False):
             buffer.name_hint = hint
 
@@ -335,7 +335,7 @@ class AttentionKernel:
                 score = self._score(b.load(scores, [position]), step, i, j, added)
                 b.store(score, scores, [position])
                 b.store(b.binary("max", b.load(peak, [0]), score), peak, [0])
-            new = b.insert(WarpReduceOp("max", b.load(peak, [0]), tile.lanes))
+            new = b.fold_lanes("max", b.load(peak, [0]), tile.lanes)
             b.store(new, self.largest, [i])
             # Before the first visible key, -inf - -inf would be NaN, and stay it.
             base = b.select(b.binary("eq", new, b.constant(-inf, f32)), b.constant(0, f32), new)
@@ -434,7 +434,7 @@ class AttentionKernel:
     def _store(self) -> None:
         b, tile = self.b, self.tile
         with b.tasks(["i"], repeat(tile.rows_each), unroll=True) as (i,):
-            total = b.insert(WarpReduceOp("add", b.load(self.total, [i]), tile.lanes))
+            total = b.fold_lanes("add", b.load(self.total, [i]), tile.lanes)
             row = self.first_row + self._row(i)
             share = share_of_keys(b, self.length, b.binary("div", b.constant(1, f32), total))
             # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.

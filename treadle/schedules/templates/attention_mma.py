@@ -16,11 +16,11 @@ from xdsl.ir import SSAValue
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
-from treadle.dialects.loop import KernelOp, MmaOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, fragments
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits
 from treadle.schedules.templates.attention_mma_tile import (
     CHUNK,
@@ -223,7 +223,7 @@ class AttentionMmaKernel:
         self.m, self.n = anchor.scores_shape[-2:]
         self.element = anchor.type.get_element_type()
         self.fragments = fragments(self.element, self.element)
-        self.b = KernelBuilder([t for o in anchor.operands if isinstance(t := o.type, TensorType)], anchor.type)
+        self.b = kernel_builder(anchor.operands, anchor.type)
         for buffer, hint in zip(self.b.inputs, ("Q", "K", "V", "M"), strict=False):
             buffer.name_hint = hint
 
@@ -393,7 +393,7 @@ class AttentionMmaKernel:
         """Adds the product of `a` and of one of a pair of operands B to a sum."""
         b = self.b
         right = b.extract(pair, [where[-1]], self.fragments[1])
-        b.store(b.insert(MmaOp(a, right, b.load(sums, where))), sums, where)
+        b.store(b.mma(a, right, b.load(sums, where)), sums, where)
 
     def _scores(self, step: Index, stage: Index, queries: SSAValue) -> SSAValue:
         """Scaled and masked products of the lane's rows and the stage's keys, -inf where a row does not see a key."""
@@ -471,7 +471,7 @@ class AttentionMmaKernel:
             b.store(old, peak, [0])
             with b.tasks(["p", "q", "c"], columns, unroll=True) as (p, q, c):
                 b.store(b.binary("max", b.load(peak, [0]), b.load(scores, [r, p, q, h, c])), peak, [0])
-            new = b.insert(WarpReduceOp("max", b.load(peak, [0]), _QUAD))
+            new = b.fold_lanes("max", b.load(peak, [0]), _QUAD)
             b.store(new, self.largest, [r, h])
             base = finite(b, new)
             factor = self._weight(old, base)
@@ -530,7 +530,7 @@ class AttentionMmaKernel:
         """The warp's rows of the result, divided by the sums and rounded, into the buffer of its queries."""
         b, tile = self.b, self.tile
         with b.tasks(["r", "h"], repeat(tile.slabs, _HALVES), unroll=True) as (r, h):
-            total = b.insert(WarpReduceOp("add", b.load(self.total, [r, h]), _QUAD))
+            total = b.fold_lanes("add", b.load(self.total, [r, h]), _QUAD)
             share = share_of_keys(b, self.work.length, b.binary("div", b.constant(1, f32), total))
             # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
             counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None

@@ -17,7 +17,7 @@ from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import KernelOp, TileRows
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import MatrixUnit, Target
 
@@ -246,7 +246,7 @@ class ConvTilesKernel:
         self.group, self.groups, self.each = (number(choices, name) for name in ("group", "groups", "panels"))
         self.chunk, self.height = self.group * self.groups, self.rows_of.result[0]
         self.positions = self.rows_of.positions(self.group)
-        self.b = KernelBuilder([anchor.x.type, anchor.panels.type], anchor.type)
+        self.b = kernel_builder([anchor.x, anchor.panels], anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b = self.b

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
-
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import collapsible_suffix
-from treadle.schedules.kernel_builder import KernelBuilder, emit_element
+from treadle.schedules.kernel_builder import emit_element, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
@@ -60,7 +58,7 @@ class GenericCpu(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
         tensors = anchor.tensors()
-        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
+        b = kernel_builder(tensors, anchor.type)
         first = collapsible_suffix(anchor)
         outer, inner = anchor.shape[:first], anchor.shape[first:]
         length = prod(inner)

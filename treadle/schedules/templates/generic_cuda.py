@@ -5,15 +5,13 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
-
 from treadle.dialects.graph import ReduceOp, WholeOp, definition
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import collapsed_width
-from treadle.schedules.kernel_builder import KernelBuilder, emit_element
+from treadle.schedules.kernel_builder import emit_element, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
@@ -64,7 +62,7 @@ class GenericCuda(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
         tensors = compute.tensors()
-        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
+        b = kernel_builder(tensors, compute.type)
         threads, repeats, vector = (number(choices, knob) for knob in ("threads", "repeats", "vector"))
         total, tile = prod(compute.shape) // vector, threads * repeats
         with b.tasks(["i"], repeat(repeats) * spatial(threads), b.thread) as (i,):

@@ -21,7 +21,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides, panel_width, reduction_digits
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, kernel_builder, narrowed
 from treadle.schedules.register_tile import (
     MOST_ROWS,
     MOST_VECTORS,
@@ -360,8 +360,7 @@ class MatmulBody:
         self.depth = self.k // self.passes
         self.cores = target.cores
         self.vector, self.columns = target.lanes, panel_columns(target, number(choices, "vectors"))
-        types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
-        self.b = KernelBuilder(types, anchor.type)
+        self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b = self.b

@@ -6,20 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects import arith
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, TensorType, VectorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.loop import KernelOp, MmaOp, RoundTf32Op, Space
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, fragments
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import has_contiguous_rows
-from treadle.schedules.gpu_work import GpuWork
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of
+from treadle.schedules.kernel_builder import Index, all_of, kernel_builder
 from treadle.schedules.split_k import (
     SPLIT_K,
     PartialSums,
@@ -36,8 +34,8 @@ from treadle.schedules.templates.matmul_mma_tile import (
     PRODUCT_N,
     MmaTile,
     SharedTile,
+    is_whole,
     mma_tile,
-    mma_work,
 )
 from treadle.target import Target
 
@@ -197,9 +195,9 @@ class MatmulMma(Template):
         tile = mma_tile(anchor, choices)
         return MmaKernel(anchor, tile, number(choices, "split_k")).build(name)
 
-    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
+    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
         assert isinstance(anchor, MatmulOp)
-        return mma_work(anchor, mma_tile(anchor, choices), number(choices, "split_k"))
+        return is_whole(anchor, mma_tile(anchor, choices), number(choices, "split_k"))
 
 
 class MatmulTf32(MatmulMma):
@@ -312,7 +310,7 @@ class MmaKernel:
         self.fragments = fragments(*self.elements)
         self.sums = self.fragments[2].get_element_type()
         self.total: SSAValue | None = None
-        self.b = KernelBuilder(types, anchor.type)
+        self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
 
     def build(self, name: str) -> KernelOp:
         """The kernel; to be called once."""
@@ -449,7 +447,7 @@ class MmaKernel:
                 b.store(self._rounded(self._fragments_of_b(stage, p, k, pair_type)), regs_b, [p])
             with b.tasks(["r", "p", "h"], repeat(rows, pairs, PAIR), unroll=True) as (r, p, h):
                 right = b.extract(b.load(regs_b, [p]), [h], b_type)
-                product = b.insert(MmaOp(b.load(regs_a, [r]), right, b.load(self.acc, [r, p, h])))
+                product = b.mma(b.load(regs_a, [r]), right, b.load(self.acc, [r, p, h]))
                 b.store(product, self.acc, [r, p, h])
 
     def _fragment_of_a(self, stage: Index, r: Index, k: Index, type: VectorType) -> SSAValue:
@@ -497,7 +495,7 @@ class MmaKernel:
 
     def _rounded(self, fragment: SSAValue) -> SSAValue:
         """Operands of 32 bits lose the bits that a tile product does not read."""
-        return self.b.insert(RoundTf32Op(fragment)) if self.elements[0] == f32 else fragment
+        return self.b.round_tf32(fragment) if self.elements[0] == f32 else fragment
 
     def _add_up(self, tiles: int, tile_index: Index, slice: Index, products: Sequence[int]) -> None:
         """The tile's last block adds up the slices, and stores."""
@@ -557,7 +555,7 @@ class MmaKernel:
                 i,
                 j,
             ):
-                rounded = b.insert(arith.TruncFOp(self._accumulated(r, i, j), element))
+                rounded = b.truncated(self._accumulated(r, i, j), element)
                 b.store(rounded, staged, [self.warp, i, j])
             b.barrier()
             with (

@@ -18,8 +18,7 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import spread, vector_width
-from treadle.schedules.gpu_work import GpuWork
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
 from treadle.schedules.split_k import SPLIT_K, PartialSums, first_that_fills, number_of_slices, shared_out, tiles_of
 from treadle.schedules.template import (
     Anchor,
@@ -32,7 +31,7 @@ from treadle.schedules.template import (
     number,
     shared_by_batch,
 )
-from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile, simt_work
+from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile, is_whole
 from treadle.target import Target
 
 _MANY = 64
@@ -172,9 +171,9 @@ class MatmulSimt(Template):
         tile = SimtTile(choices)
         return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, tile.min_blocks)
 
-    def work(self, anchor: Anchor, choices: Choices, target: Target) -> GpuWork | None:
+    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
         assert isinstance(anchor, MatmulOp)
-        return simt_work(anchor, SimtTile(choices), number(choices, "split_k"))
+        return is_whole(anchor, SimtTile(choices), number(choices, "split_k"))
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
@@ -208,8 +207,7 @@ class _MatmulBody:
         self.element = anchor.type.get_element_type()
         # What threads multiply and add: products of 16-bit floats are exact in f32.
         self.wide = accumulator(self.element)
-        types = [t for t in (anchor.a.type, anchor.b.type) if isinstance(t, TensorType)]
-        self.b = KernelBuilder(types, anchor.type)
+        self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
 
     def build(self, name: str, min_blocks_per_sm: int | None) -> KernelOp:
         b, tile = self.b, self.tile

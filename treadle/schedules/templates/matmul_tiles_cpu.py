@@ -16,7 +16,7 @@ from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import SIDE_BY_SIDE, KernelOp, TileRows, whole_row
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of
+from treadle.schedules.kernel_builder import Index, all_of, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
@@ -144,7 +144,7 @@ class MatmulTilesBody:
         self.element, self.sum = anchor.a.type.get_element_type(), anchor.type.get_element_type()
         self.panels = anchor.panels.type.get_shape()[0]
         self.chunk, self.each = number(choices, "chunk"), number(choices, "panels")
-        self.b = KernelBuilder([anchor.a.type, anchor.panels.type], anchor.type)
+        self.b = kernel_builder([anchor.a, anchor.panels], anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b = self.b

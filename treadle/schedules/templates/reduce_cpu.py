@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
@@ -18,7 +17,15 @@ from treadle.dialects.task import repeat
 from treadle.index.algebra import stride_along
 from treadle.index.expr import Expr, floordiv, mod, var
 from treadle.schedules.access_analysis import DefinitionAccesses
-from treadle.schedules.kernel_builder import Index, KernelBuilder, emit_block, emit_operation, narrowed, ssa_values
+from treadle.schedules.kernel_builder import (
+    Index,
+    KernelBuilder,
+    emit_block,
+    emit_operation,
+    kernel_builder,
+    narrowed,
+    ssa_values,
+)
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
@@ -83,7 +90,7 @@ class ReduceCpu(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)
         tensors = anchor.tensors()
-        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
+        b = kernel_builder(tensors, anchor.type)
         rows, total = number(choices, "rows"), prod(anchor.shape)
         with b.loop("row", rows) as row:
             position = b.block * rows + row

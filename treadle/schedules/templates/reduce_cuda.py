@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp, YieldOp, definition
 from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator, is_float
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
 from treadle.schedules.kernel_builder import (
@@ -23,6 +22,7 @@ from treadle.schedules.kernel_builder import (
     all_of,
     emit_block,
     emit_operation,
+    kernel_builder,
     narrowed,
     ssa_values,
 )
@@ -135,7 +135,7 @@ class _ReduceBody:
     def __init__(self, compute: ComputeOp, shares: _Shares):
         self.compute, self.shares = compute, shares
         self.tensors = compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+        self.b = kernel_builder(self.tensors, compute.type)
 
     def build(self, name: str) -> KernelOp:
         b, compute, shares = self.b, self.compute, self.shares
@@ -179,7 +179,7 @@ class _ReduceBody:
         value = b.load(part, [0])
         lanes = min(shares.parts, WARP) if shares.along_terms and lanes_fold(kind, type) else 1
         if lanes > 1:
-            value = b.insert(WarpReduceOp(kind, value, lanes))
+            value = b.fold_lanes(kind, value, lanes)
         if lanes == shares.parts:
             return lambda: value
         if lanes > 1:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from xdsl.dialects import vector
 from xdsl.dialects.arith import FastMathFlagsAttr
-from xdsl.dialects.builtin import MemRefType, TensorType, VectorType, f32
+from xdsl.dialects.builtin import MemRefType, VectorType, f32
 from xdsl.dialects.vector import CombiningKindAttr, CombiningKindFlag
 from xdsl.ir import Operation, SSAValue
 
@@ -21,7 +21,7 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
+from treadle.schedules.kernel_builder import Index, Predicate, kernel_builder, narrowed
 from treadle.schedules.row_analysis import (
     MOST_CACHED,
     Column,
@@ -126,7 +126,7 @@ class _RowKernel:
         self.found, self.vector = found, vector
         self.lanes, self.rows = number(choices, "lanes"), number(choices, "rows")
         self.tensors = found.compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], found.compute.type)
+        self.b = kernel_builder(self.tensors, found.compute.type)
         values = [found.numbers.example(n) for n in sorted(found.reused)] if choices["cache_row"] else []
         kept = [v for v in values if not isinstance(v.owner, AtOp) or _is_computed(v.owner, found.compute)]
         self.body = RowBody(self.b, found, {found.numbers.number(v): self._buffer(v) for v in kept})

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import KernelOp, Space, WarpReduceOp
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
-from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, narrowed
+from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of, kernel_builder, narrowed
 from treadle.schedules.row_analysis import (
     MOST_CACHED,
     RowBody,
@@ -230,7 +229,7 @@ class _RowKernel:
         self.found, self.share = found, share
         compute = found.compute
         self.tensors = compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+        self.b = kernel_builder(self.tensors, compute.type)
         self.chunks = share.chunks(found)
         self.cached: dict[int, SSAValue] = {}
         if cache_row:
@@ -304,7 +303,7 @@ class _RowKernel:
         shuffles = share.along_columns and lanes_fold(kind, value.type)
         lanes = min(share.parts, WARP) if shuffles else 1
         if lanes > 1:
-            value = self.b.insert(WarpReduceOp(kind, value, lanes))
+            value = self.b.fold_lanes(kind, value, lanes)
         groups = share.parts // lanes
         return value if groups == 1 else self._across_warps(kind, value, lanes, groups)
 

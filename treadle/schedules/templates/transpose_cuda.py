@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, WholeOp, YieldOp
@@ -16,7 +15,7 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.access_analysis import TransposedReads, transposed_reads
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_operation, ssa_values
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, emit_operation, kernel_builder, ssa_values
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
@@ -107,7 +106,7 @@ class _TransposeBody:
     def __init__(self, compute: ComputeOp, transposed: TransposedReads, shape: _Shape):
         self.compute, self.transposed, self.shape = compute, transposed, shape
         self.tensors = compute.tensors()
-        self.b = KernelBuilder([t.type for t in self.tensors if isinstance(t.type, TensorType)], compute.type)
+        self.b = kernel_builder(self.tensors, compute.type)
         self.values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, self.b.inputs, strict=True))
 
     def build(self, name: str) -> KernelOp:

@@ -8,14 +8,14 @@ from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import Windows, vector_width, windows_of, windows_split
-from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.kernel_builder import Index, KernelBuilder, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import Values, WindowTile
@@ -94,7 +94,7 @@ class WindowCpu(Template):
         assert isinstance(anchor, ComputeOp)
         windows, tensors = _windows(anchor), anchor.tensors()
         count, rows = number(choices, "windows"), number(choices, "rows")
-        b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], anchor.type)
+        b = kernel_builder(tensors, anchor.type)
         split, at_once = windows_split(windows, target.lanes), _rows_at_once(windows, count, target)
         with b.loop("row", rows) as row:
             index = split.index(b.block, row, rows)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
-
 from treadle.dialects.graph import ComputeOp, WholeOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
+from treadle.dialects.loop.tiles import SECTOR_BYTES
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import Windows, vector_width, windows_of
-from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.kernel_builder import kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
 from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import WindowTile
@@ -25,8 +24,6 @@ _MANY_TERMS = 512
 _WIDEST = 16
 """Elements of a window up to which several windows fit into registers."""
 
-_SECTOR_BYTES = 32
-"""What global memory moves at once."""
 _LONGEST_BYTES = 16
 """What a thread moves at once, at most."""
 _MOST_REGISTERS = 128
@@ -99,7 +96,7 @@ def _block_threads(anchor: Anchor, most: int, vector: int) -> int:
     rows begin at sectors."""
     elements = anchor.shape[-1]
     row = elements // vector
-    begins_at_sectors = elements * byte_width(anchor.type.get_element_type()) % _SECTOR_BYTES == 0
+    begins_at_sectors = elements * byte_width(anchor.type.get_element_type()) % SECTOR_BYTES == 0
     return most // row * row if begins_at_sectors and row <= most else most
 
 
@@ -125,7 +122,7 @@ def _kernel(compute: ComputeOp, choices: Choices, name: str) -> KernelOp:
     """The kernel in which each thread computes a tile."""
     windows, count, vector = _windows(compute), number(choices, "windows"), number(choices, "vector")
     threads, tensors = _block_threads(compute, number(choices, "threads"), vector), compute.tensors()
-    b = KernelBuilder([t.type for t in tensors if isinstance(t.type, TensorType)], compute.type)
+    b = kernel_builder(tensors, compute.type)
     shape = list(compute.shape)
     shape[windows.dim] = ceil(shape[windows.dim] / count)
     shape[-1] //= vector

@@ -9,7 +9,7 @@ from itertools import combinations
 from math import ceil, prod
 from typing import ClassVar, NamedTuple
 
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import f32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, WinogradConvOp
@@ -19,7 +19,7 @@ from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import panel_width
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, check_tile, default_vectors, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
 from treadle.target import Target
@@ -239,8 +239,7 @@ class WinogradKernel:
         self.registers = registers
         self.total, self.vectors, self.columns = self.images * prod(anchor.tiles), vectors, vectors * self.lanes
         self.rows, self.chunk, self.panels = (number(choices, knob) for knob in ("rows", "chunk", "panels"))
-        types = [operand.type for operand in anchor.operands if isinstance(operand.type, TensorType)]
-        self.b = KernelBuilder(types, anchor.type)
+        self.b = kernel_builder(anchor.operands, anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b, anchor = self.b, self.anchor

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import prod
 
-from treadle.dialects.graph import MatmulOp
-from treadle.dialects.graph.dtypes import byte_width
-from treadle.schedules.register_tile import panel_columns
-from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.matmul_cpu import right_strides
+from treadle.index.positions import Position
+from treadle.schedules.work.rules import (
+    hoisted,
+    lowered_copies,
+    split_loops,
+    unrolled_loops,
+    vectorised,
+    without_single_trips,
+)
+from treadle.schedules.work.tree import Access, Branch, Kernel, Loop, Node, Step, all_likely, finish
 from treadle.target import Target
 
 REGISTER_BYTES = 2048
@@ -95,133 +100,6 @@ class Work:
         return moved
 
 
-# The work of a product's kernel on a CPU by its choices, without the kernel.
-
-_IDLE_CYCLES = 20.0
-"""Of a block that finds that nobody needs it. DietCode's product NT at one row of 128, panels of one vector, two cores
-of a Xeon, the least of 12 rounds: 0.78 ms with chunks of one row, 0.37 with chunks of 12, and 0.28 with ones of 126;
-that is 15 and 34 cycles for each of 196 000 and 15 000 such blocks."""
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A product and the choices of `matmul_cpu`."""
-
-    rows: int
-    depth: int
-    columns: int
-    batch: int
-    tile: int
-    vectors: int
-    chunk: int
-    is_packed: bool
-    lanes: int
-    width: int
-    """Bytes of an element."""
-    right_loads: float
-    """Loads that a vector of the right operand takes where it lies."""
-
-    @property
-    def panels(self) -> int:
-        return ceil(self.columns / (self.vectors * self.lanes))
-
-    @property
-    def blocks(self) -> int:
-        return self.panels * ceil(self.rows / self.chunk) * self.batch
-
-    @property
-    def mean_vectors(self) -> float:
-        """Vectors of a panel: the last one may have fewer."""
-        whole, rest = divmod(self.columns, self.vectors * self.lanes)
-        return (whole * self.vectors + ceil(rest / self.lanes)) / self.panels
-
-    def tiles(self, heights: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """How many tiles have how many rows: the last one has the least of `heights` that suffices, or all."""
-        whole, rest = divmod(self.rows, self.tile)
-        if whole:
-            yield whole, self.tile
-        if rest:
-            yield 1, min((h for h in (*heights, self.tile) if rest <= h <= self.tile), default=self.tile)
-
-
-def product_work(
-    anchor: MatmulOp,
-    choices: Choices,
-    target: Target,
-    heights: Sequence[int] = (),
-    grid: int | None = None,
-    loads: float | None = None,
-) -> Work:
-    """What `count_work` finds in the kernel that `matmul_cpu` builds, up to addresses and what follows the product.
-
-    heights: rows of the tiles that `loop-tail-tiles` writes beside a taller one, if the product's rows are those
-        that somebody needs of more. The choices may be those of a larger product: the extents are the anchor's.
-    grid: blocks of the larger product's kernel, of which those that nobody needs still take a few cycles
-    loads: what `right_loads` says of the larger product, whose memory it is
-    """
-    product = _product(anchor, choices, target, right_loads(anchor, choices, target) if loads is None else loads)
-    tiles = list(product.tiles(heights))
-    share = max(1.0, product.blocks / target.cores)
-    per_block = product.panels * product.batch / product.blocks
-    bodies = [body for count, rows in tiles for body in _tile_bodies(product, rows, count * per_block)]
-    if product.is_packed:
-        bodies.append(Body(product.depth * product.mean_vectors, 0.0, product.right_loads, 1.0))
-    idle = 0 if grid is None else max(0, grid - product.blocks)
-    if idle:
-        bodies.append(Body(_IDLE_CYCLES * idle / product.blocks))
-    return Work(product.blocks, 1, tuple(bodies), _reuse(product, tiles, share), share)
-
-
-def blocks_of(anchor: MatmulOp, choices: Choices, target: Target) -> int:
-    """The blocks of a kernel."""
-    return _product(anchor, choices, target, 1.0).blocks
-
-
-def right_loads(anchor: MatmulOp, choices: Choices, target: Target) -> float:
-    """Loads that a vector of the right operand takes where it lies."""
-    _, along_n = right_strides(anchor, panel_columns(target, number(choices, "vectors")))
-    return 1.0 if along_n in (0, 1) else strided_loads(target.lanes, along_n or target.lanes)
-
-
-def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: float) -> _Product:
-    *batch, rows, columns = anchor.shape
-    return _Product(
-        rows, anchor.reduction_extent, columns, prod(batch), number(choices, "rows"), number(choices, "vectors"),
-        number(choices, "chunk"), bool(choices["pack"]), target.lanes, byte_width(anchor.type.get_element_type()),
-        loads,
-    )  # fmt: skip
-
-
-def _tile_bodies(product: _Product, rows: int, times: float) -> Iterator[Body]:
-    """The loop over K of tiles of some rows, and what is before and after it; `times` in a block."""
-    vectors = product.mean_vectors
-    loads = vectors * (1.0 if product.is_packed else product.right_loads)
-    yield Body(times * product.depth, rows * vectors, loads + rows, 0.0, 1.0)
-    yield Body(times, 0.0, 0.0, rows * vectors)
-
-
-def _reuse(product: _Product, tiles: Sequence[tuple[int, int]], share: float) -> tuple[Reuse, ...]:
-    """The traffic of a worker's blocks: with no cache at all; with one that has a panel and two tiles' rows of the left
-    operand; with one that has a block's rows and two panels, since blocks of one chunk follow one another; and with one
-    that has all panels, which chunk after chunk reads."""
-    per_block = product.panels * product.batch / product.blocks
-    panel = product.depth * product.vectors * product.lanes * product.width
-    row = product.depth * product.width
-    count = sum(n for n, _ in tiles) * per_block
-    rows = sum(n * r for n, r in tiles) * per_block
-    result = rows * product.vectors * product.lanes * product.width
-    left = rows * row
-    packed = panel if product.is_packed else 0
-    found = [Reuse(0.0, share * (count * panel + left + result + packed))]
-    found.append(Reuse(float(panel + 2 * product.tile * row), share * (panel + left + result + packed)))
-    chunks = max(1.0, share / product.panels)
-    found.append(Reuse(2 * panel + left, share * (panel + result + packed) + chunks * left))
-    batches = max(1.0, share * product.batch / product.blocks)
-    all_panels = min(share, batches * product.panels) * panel
-    found.append(Reuse(product.panels * panel + 2 * left, all_panels + share * (result + packed) + chunks * left))
-    return tuple(sorted(found, key=lambda each: each.capacity))
-
-
 # The memory traffic of a loop nest as a function of the cache's capacity.
 #
 # When the loops' variables are split into digits, so that no quotients and remainders are left, addresses are linear in
@@ -236,12 +114,12 @@ _TO_MEET_AGAIN = 2.0
 
 
 @dataclass
-class Node:
+class TouchNode:
     """A loop, with the inner loops and accesses of its body. `trips` may be a mean."""
 
     variable: Hashable
     trips: float
-    inside: list[Node | Touch] = field(default_factory=list["Node | Touch"])
+    inside: list[TouchNode | Touch] = field(default_factory=list["TouchNode | Touch"])
     weight: float = 1.0
     """The fraction of the iterations of the enclosing loop in which it is executed."""
 
@@ -275,7 +153,7 @@ _Steps = list[tuple[float, int]]
 """(trips, stride in bytes) of what moves an access."""
 
 
-def reuse_of(root: Node) -> tuple[Reuse, ...]:
+def reuse_of(root: TouchNode) -> tuple[Reuse, ...]:
     """The traffic for each capacity at which it falls: those of the loops' working sets."""
     sized, _ = _size(root)
     found: list[Reuse] = []
@@ -286,13 +164,13 @@ def reuse_of(root: Node) -> tuple[Reuse, ...]:
     return tuple(found)
 
 
-def _size(node: Node) -> tuple[_Sized, list[tuple[Touch, _Steps]]]:
+def _size(node: TouchNode) -> tuple[_Sized, list[tuple[Touch, _Steps]]]:
     """The node's sizes, and the accesses inside it, each with what moves it within the node."""
     inside: list[_Sized] = []
     moved: list[tuple[Touch, _Steps]] = []
     touched = 0.0
     for each in node.inside:
-        if isinstance(each, Node):
+        if isinstance(each, TouchNode):
             sized, below = _size(each)
             inside.append(sized)
             moved += below
@@ -348,3 +226,140 @@ def touched_bytes(width: float, digits: Sequence[tuple[float, int]]) -> float:
         else:
             count *= trips
     return count * max(LINE, -(-run // LINE) * LINE)
+
+
+# Counts the tree of a kernel: the operations of its straight code, and its cache traffic.
+
+
+def lower_for_cpu(kernel: Kernel, target: Target) -> None:
+    """Does to a recorded tree what stage `loops` does to a kernel for a CPU."""
+    kernel.inside = split_loops(lowered_copies(kernel.inside))
+    vectorised(kernel.inside, target.lanes)
+    kernel.inside = hoisted(without_single_trips(kernel.inside))
+    finish(kernel.inside)
+    unrolled_loops(kernel.inside, target.vector_registers * target.lanes)
+
+
+def count_on_cpu(kernel: Kernel, workers: int) -> Work:
+    """The work of a tree as stage `loops` leaves it, whose blocks are distributed to `workers`, each of which has a
+    contiguous share."""
+    share = max(1.0, kernel.grid / workers)
+    counter = _CpuCounter(kernel)
+    counter.body(kernel.inside, 1.0)
+    root = TouchNode(kernel.block, share, counter.roots)
+    return Work(kernel.grid, kernel.threads, tuple(counter.bodies), reuse_of(root), share)
+
+
+@dataclass
+class _Counts:
+    """The counts of some code."""
+
+    arithmetic: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    chain: float = 0.0
+    masked: float = 0.0
+
+    def add(self, other: _Counts, times: float) -> None:
+        """Adds another code's counts, multiplied."""
+        self.arithmetic += other.arithmetic * times
+        self.loads += other.loads * times
+        self.stores += other.stores * times
+        self.masked += other.masked * times
+
+
+class _CpuCounter:
+    """Walks a tree once."""
+
+    def __init__(self, kernel: Kernel):
+        self.bodies: list[Body] = []
+        self.roots: list[TouchNode | Touch] = []
+        self._block = kernel.block
+        self._children = [self.roots]
+        self._loops: list[Loop] = []
+
+    def body(self, inside: Sequence[Node], executions: float) -> None:
+        """Counts code as a body of its own, with its executions in a block of the grid."""
+        counts = self._counts(inside, executions)
+        if counts.arithmetic or counts.loads or counts.stores:
+            self.bodies.append(Body(executions, **vars(counts)))
+
+    def _counts(self, inside: Sequence[Node], executions: float) -> _Counts:
+        counts = _Counts()
+        for node in inside:
+            if isinstance(node, Access):
+                self._access(node, counts)
+            elif isinstance(node, Step):
+                counts.arithmetic += node.cost
+            elif isinstance(node, Loop):
+                self._loop(node, counts, executions)
+            else:
+                self._branch(node, counts, executions)
+        return counts
+
+    def _loop(self, loop: Loop, counts: _Counts, executions: float) -> None:
+        touched = TouchNode(loop, loop.trips)
+        self._children[-1].append(touched)
+        self._children.append(touched.inside)
+        self._loops.append(loop)
+        if loop.is_unrolled:
+            inner = self._counts(loop.inside, executions * loop.trips)
+            counts.add(inner, loop.trips)
+            counts.chain = max(counts.chain, inner.chain)
+        else:
+            self.body(loop.inside, executions * loop.trips)
+        self._loops.pop()
+        self._children.pop()
+
+    def _branch(self, branch: Branch, counts: _Counts, executions: float) -> None:
+        part = all_likely(branch.conditions)
+        if part == 0:
+            return
+        touched = TouchNode(branch, 1.0, weight=part)
+        self._children[-1].append(touched)
+        self._children.append(touched.inside)
+        inner = self._counts(branch.inside, executions * part)
+        self._children.pop()
+        counts.add(inner, part)
+        counts.chain = max(counts.chain, inner.chain)
+
+    def _access(self, access: Access, counts: _Counts) -> None:
+        buffer, stride = access.buffer, abs(access.stride)
+        if access.masked:
+            counts.masked += masked_accesses(access.elements, stride)
+        elif access.guarded and not access.is_store:
+            counts.masked += 1  # its two operations are the comparison and the jump
+        times = self._invariance(access.place)
+        if buffer.is_register and buffer.elements * buffer.bytes <= REGISTER_BYTES and not buffer.has_masks:
+            if access.adds_up:
+                counts.chain = max(counts.chain, 1 / times)
+            return
+        elements = float(access.elements) if stride > 1 else 1.0
+        if access.is_store:
+            counts.stores += times * elements
+        else:
+            counts.loads += times * strided_loads(elements, stride)
+        own = [(float(access.elements), buffer.bytes * stride)] if stride > 1 else []
+        width = buffer.bytes * (access.elements if stride == 1 else 1)
+        self._children[-1].append(Touch(buffer, width, own, self._strides(access.place, buffer.bytes)))
+
+    def _strides(self, place: Position, size: int) -> dict[Hashable, list[tuple[float, int]]]:
+        """How the loops around and the blocks move an access, in bytes."""
+        found: dict[Hashable, list[tuple[float, int]]] = {}
+        for loop in self._loops:
+            if loop.moves(place):
+                found[loop] = [(trips, abs(step) * size) for trips, step in loop.steps(place)]
+        if self._block in place.variables:
+            steps = [step for digit in self._block.digits() for step in place.steps(digit)]
+            found[self._block] = [(float(count), abs(step) * size) for count, step in steps]
+        return found
+
+    def _invariance(self, place: Position) -> float:
+        """What hoisting leaves of an access: it is out of the innermost unrolled loops along which it does not move."""
+        still: list[float] = []
+        for loop in reversed(self._loops):
+            if not loop.is_unrolled:
+                break
+            if not loop.moves(place):
+                still.append(loop.trips)
+        return 1.0 / prod(still)

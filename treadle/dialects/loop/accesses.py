@@ -27,9 +27,6 @@ from treadle.dialects.loop import (
 )
 from treadle.dialects.loop.tiles import WARP
 
-SECTOR_BYTES = 32
-"""The unit in which global memory and its caches transfer data."""
-
 
 @dataclass(frozen=True)
 class Access:
@@ -170,4 +167,4 @@ def _count(value: SSAValue) -> int:
     return type.element_count()
 
 
-__all__ = ["SECTOR_BYTES", "Access", "accesses", "buffer_bytes", "name_of"]
+__all__ = ["Access", "accesses", "buffer_bytes", "name_of"]

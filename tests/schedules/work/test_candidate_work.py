@@ -1,0 +1,86 @@
+"""The work of candidates, recorded, is what is counted on their lowered kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from xdsl.dialects.builtin import TensorType
+
+from tests.schedules.work.works import CPU_CASES, GPU_CASES, candidates, on_kernel, tasks
+from treadle.dialects.graph import ComputeOp
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
+from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.search.predict import cpu_seconds, gpu_seconds
+from treadle.schedules.template import Anchor, Choices
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.generic_cpu import GenericCpu
+from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import GpuWork
+from treadle.schedules.work.group import Group
+from treadle.schedules.work.recorder import work_of
+from treadle.target import Target
+
+EACH = 1
+"""Random candidates of each program."""
+
+
+@pytest.mark.parametrize("name", GPU_CASES)
+def test_on_gpus(name: str) -> None:
+    """Exactly, but for registers, and where tiles overhang."""
+    target, found = tasks(name, is_gpu=True)
+    for task in found:
+        group = Group(task.search.anchor)
+        for candidate, replayed in candidates(task, EACH, name):
+            work, counted = work_of(group, replayed, target), on_kernel(task, candidate, target)
+            assert isinstance(work, GpuWork)
+            assert isinstance(counted, GpuWork)
+            if dataclasses.asdict(work) != pytest.approx(dataclasses.asdict(counted)):
+                assert gpu_seconds(work, target) == pytest.approx(gpu_seconds(counted, target), rel=0.15), candidate
+
+
+@pytest.mark.parametrize("name", CPU_CASES)
+def test_on_cpus(name: str) -> None:
+    target, found = tasks(name, is_gpu=False)
+    for task in found:
+        group = Group(task.search.anchor)
+        for candidate, replayed in candidates(task, EACH, name):
+            work, counted = work_of(group, replayed, target), on_kernel(task, candidate, target)
+            assert isinstance(work, Work)
+            assert isinstance(counted, Work)
+            assert cpu_seconds(work, target) == pytest.approx(cpu_seconds(counted, target), rel=0.25), candidate
+
+
+def test_every_template_is_predicted() -> None:
+    """The cases above have candidates of every one."""
+    seen: set[str] = set()
+    for is_gpu, cases in ((True, GPU_CASES), (False, CPU_CASES)):
+        for name in cases:
+            for task in tasks(name, is_gpu=is_gpu)[1]:
+                uses = [use for _, use in candidates(task, EACH, name) if isinstance(use, UseAttr)]
+                seen |= {use.template.data for use in uses}
+    assert seen == set(TEMPLATES)
+
+
+class OwnBuilder(GenericCpu):
+    """A template of an extension that knows nothing of recorders."""
+
+    name = "own_builder"
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, ComputeOp)
+        b = KernelBuilder([at.type for at in anchor.tensors() if isinstance(at.type, TensorType)], anchor.type)
+        return b.kernel(name, anchor.tensors(), anchor.type, 1, 1, "nothing")
+
+
+def test_a_template_with_a_builder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is not predicted, and leaves no kernel behind."""
+    target, (task,) = tasks("pointwise", is_gpu=False)
+    anchor = task.search.anchor
+    monkeypatch.setitem(TEMPLATES, "own_builder", OwnBuilder())
+    uses = [len(list(operand.uses)) for operand in anchor.operands]
+    with pytest.raises(TreadleError, match="kernel_builder"):
+        work_of(Group(anchor), UseAttr.get("own_builder", {"run": 16, "rows": 1}), target)
+    assert [len(list(operand.uses)) for operand in anchor.operands] == uses
