@@ -27,30 +27,38 @@ EACH = 1
 """Random candidates of each program."""
 
 
-@pytest.mark.parametrize("name", GPU_CASES)
-def test_on_gpus(name: str) -> None:
-    """Exactly, but for registers, and where tiles overhang."""
-    target, found = tasks(name, is_gpu=True)
+APPROXIMATE = {
+    ("product of halves", True): 0.01,
+    ("product of bytes", True): 0.02,
+    ("tf32", True): 0.07,
+    ("attention", True): 0.12,
+    ("attention of halves", True): 0.01,
+    ("product of tiles", False): 0.001,
+    ("convolution of tiles", False): 0.02,
+    ("Winograd", False): 0.04,
+    ("depthwise convolution", False): 0.02,
+    ("attention", False): 0.2,
+}
+"""By how much predicted times may differ from those of the kernels: where tiles overhang, or ends of loops are minima.
+In all other cases they are equal, on GPUs with every count."""
+
+
+@pytest.mark.parametrize(("name", "is_gpu"), [(n, True) for n in GPU_CASES] + [(n, False) for n in CPU_CASES])
+def test_as_on_kernels(name: str, is_gpu: bool) -> None:
+    target, found = tasks(name, is_gpu=is_gpu)
     for task in found:
         group = Group(task.search.anchor)
         for candidate, replayed in candidates(task, EACH, name):
             work, counted = work_of(group, replayed, target), on_kernel(task, candidate, target)
-            assert isinstance(work, GpuWork)
-            assert isinstance(counted, GpuWork)
-            if dataclasses.asdict(work) != pytest.approx(dataclasses.asdict(counted)):
-                assert gpu_seconds(work, target) == pytest.approx(gpu_seconds(counted, target), rel=0.15), candidate
+            tolerance = APPROXIMATE.get((name, is_gpu))
+            if is_gpu and tolerance is None:
+                assert dataclasses.asdict(work) == pytest.approx(dataclasses.asdict(counted)), candidate
+            assert seconds(work, target) == pytest.approx(seconds(counted, target), rel=tolerance), candidate
 
 
-@pytest.mark.parametrize("name", CPU_CASES)
-def test_on_cpus(name: str) -> None:
-    target, found = tasks(name, is_gpu=False)
-    for task in found:
-        group = Group(task.search.anchor)
-        for candidate, replayed in candidates(task, EACH, name):
-            work, counted = work_of(group, replayed, target), on_kernel(task, candidate, target)
-            assert isinstance(work, Work)
-            assert isinstance(counted, Work)
-            assert cpu_seconds(work, target) == pytest.approx(cpu_seconds(counted, target), rel=0.25), candidate
+def seconds(work: Work | GpuWork, target: Target) -> float:
+    """The predicted time."""
+    return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
 
 
 def test_every_template_is_predicted() -> None:

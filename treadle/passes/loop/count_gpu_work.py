@@ -33,6 +33,7 @@ from treadle.index.expr import Expr
 from treadle.passes.loop.count_work import Unclamped, mean_trips, probability
 from treadle.schedules.work.gpu_work import (
     OTHER_REGISTERS,
+    ROUNDING,
     Addresses,
     GpuWork,
     in_warps,
@@ -42,8 +43,6 @@ from treadle.schedules.work.gpu_work import (
 )
 
 _REGISTER_BYTES = 4
-_ROUNDING = 2.0
-"""Instructions that round a float to tf32."""
 
 
 def count_gpu_work(kernel: FuncOp) -> GpuWork:
@@ -147,7 +146,7 @@ class _GpuCounter:
             self._tensor_bytes = byte_width(a.element_type)
         elif isinstance(op, RoundTf32Op):
             type = op.value.type
-            self._operations += times * _ROUNDING * (type.element_count() if isinstance(type, VectorType) else 1)
+            self._operations += times * ROUNDING * (type.element_count() if isinstance(type, VectorType) else 1)
         else:
             self._operations += times * op_cost(op)
 

@@ -14,21 +14,18 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     ModuleOp,
     UnitAttr,
-    bf16,
-    f16,
-    f32,
-    i8,
 )
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
-from treadle.dialects.graph.dtypes import byte_width, ui8
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import AsyncCopyOp, CopyOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
 from treadle.index.contiguity import Lanes
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import kernels_of
+from treadle.schedules.work.rules import COPIED, LEAST_COPY_BYTES, VECTOR_BYTES
 
 # How many elements of a copy one access can move, and its computation for one of them.
 
@@ -91,12 +88,6 @@ class Elements:
         if not lanes.is_run(indices):
             return False
         return predicate is None or (self.computes(predicate) and lanes.agree(predicate, self._is_inner))
-
-
-_LARGEST, _SMALLEST = 16, 4
-"""Bytes that one asynchronous copy moves; 8 are possible, too."""
-_ELEMENTS = (f16, bf16, f32, i8, ui8)
-"""Elements that asynchronous copies move."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +159,11 @@ def _is_zero(value: SSAValue | None) -> bool:
 
 def _group(load: LoadOp, elements: Elements) -> int:
     """Elements of one asynchronous copy; 0 if no copy is that small."""
-    if load.result.type not in _ELEMENTS:
+    if load.result.type not in COPIED:
         return 0
     size = byte_width(load.result.type)
-    width = elements.widest_group(load.indices, load.predicate, _LARGEST // size)
-    return width if width * size >= _SMALLEST else 0
+    width = elements.widest_group(load.indices, load.predicate, VECTOR_BYTES // size)
+    return width if width * size >= LEAST_COPY_BYTES else 0
 
 
 def _start_group(copy: CopyOp, load: LoadOp, elements: Elements, first: int, width: int) -> None:

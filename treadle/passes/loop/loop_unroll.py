@@ -15,10 +15,9 @@ from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, MultiplyTilesOp, Space, SpaceAttr
 from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import kernels_of
+from treadle.schedules.work.gpu_work import UNROLLED_ELEMENTS
+from treadle.schedules.work.rules import MOST_OF_REGISTERS, MOST_UNROLLED
 from treadle.target import Target
-
-_GPU_ELEMENTS = 512
-"""Floats of the largest buffer that unrolling keeps in a thread's registers."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class LoopUnrollPass(ModulePass):
 
     name = "loop-unroll"
     target: str = "cpu"
-    register_limit: int = 64
-    small_limit: int = 8
+    register_limit: int = MOST_OF_REGISTERS
+    small_limit: int = MOST_UNROLLED
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
-        elements = _GPU_ELEMENTS if target.is_cuda else target.vector_registers * target.lanes
+        elements = UNROLLED_ELEMENTS if target.is_cuda else target.vector_registers * target.lanes
         for kernel in kernels_of(op):
             self._mark(kernel, elements)
 

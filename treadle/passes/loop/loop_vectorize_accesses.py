@@ -21,6 +21,7 @@ from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.count_work import loops_in, trip_count
 from treadle.passes.loop.kernels import constant_index, kernels_of
+from treadle.schedules.work.rules import LONGEST_LOOP, VECTOR_BYTES
 
 # Which accesses of a short loop are one vector access: consecutive, aligned elements under one predicate.
 
@@ -184,8 +185,8 @@ class LoopVectorizeAccessesPass(ModulePass):
     """
 
     name = "loop-vectorize-accesses"
-    bytes: int = 16
-    elements: int = 16
+    bytes: int = VECTOR_BYTES
+    elements: int = LONGEST_LOOP
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):

@@ -9,7 +9,6 @@ from math import prod
 from treadle.index.positions import Position
 from treadle.schedules.work.rules import (
     hoisted,
-    lowered_copies,
     split_loops,
     unrolled_loops,
     vectorised,
@@ -233,7 +232,7 @@ def touched_bytes(width: float, digits: Sequence[tuple[float, int]]) -> float:
 
 def lower_for_cpu(kernel: Kernel, target: Target) -> None:
     """Does to a recorded tree what stage `loops` does to a kernel for a CPU."""
-    kernel.inside = split_loops(lowered_copies(kernel.inside))
+    kernel.inside = split_loops(kernel.inside)
     vectorised(kernel.inside, target.lanes)
     kernel.inside = hoisted(without_single_trips(kernel.inside))
     finish(kernel.inside)

@@ -35,6 +35,8 @@ from treadle.schedules.work.tree import (
 # What one operation on floats costs, in simple operations.
 
 _DIVISION = 10.0
+ROUNDING = 2.0
+"""Instructions that round a float to tf32."""
 
 
 def op_cost(op: Operation) -> float:
@@ -183,7 +185,7 @@ def shared_cycles(addresses: Addresses, width: int) -> int:
 # Counts the tree of a kernel: operations, what its warps ask of memories, and what it waits for.
 
 _REGISTER_BYTES = 4
-_UNROLLED_ELEMENTS = 512
+UNROLLED_ELEMENTS = 512
 """Of the largest buffer that unrolling keeps in a thread's registers."""
 
 
@@ -191,7 +193,7 @@ def lower_for_gpu(kernel: Kernel) -> None:
     """Does to a recorded tree what stage `loops` does to a kernel for a GPU."""
     kernel.inside = combined_accesses(lowered_copies(split_loops(kernel.inside)))
     finish(kernel.inside)
-    unrolled_loops(kernel.inside, _UNROLLED_ELEMENTS)
+    unrolled_loops(kernel.inside, UNROLLED_ELEMENTS)
 
 
 def count_on_gpu(kernel: Kernel) -> GpuWork:

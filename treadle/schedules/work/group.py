@@ -50,13 +50,13 @@ class StandIn(SSAValue):
 class Evaluation:
     """An operation of a definition: its operands, and for a read those of its parts.
 
-    op, kind: the operation and its class; type: of its result
+    kind: the operation's class; type: of its result
     """
 
-    __slots__ = ("indices", "kind", "op", "operands", "otherwise", "predicate", "source", "type")
+    __slots__ = ("indices", "kind", "operands", "otherwise", "predicate", "source", "type")
 
     def __init__(self, op: Operation):
-        self.op, self.kind, self.type = op, op.__class__, op.results[0].type
+        self.kind, self.type = op.__class__, op.results[0].type
         self.operands = tuple(op.operands)
         if isinstance(op, AtOp):
             self.indices = tuple(op.indices)

@@ -54,7 +54,7 @@ from treadle.schedules.nest.kernel import nest_kernel
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.cpu_work import Work, count_on_cpu, lower_for_cpu
-from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu, lower_for_gpu, op_cost
+from treadle.schedules.work.gpu_work import ROUNDING, GpuWork, count_on_gpu, lower_for_gpu, op_cost
 from treadle.schedules.work.group import PLACE, Group, StandIn
 from treadle.schedules.work.scalars import ScalarRecorder, Value, unknown_index
 from treadle.schedules.work.tree import (
@@ -73,8 +73,6 @@ from treadle.target import Target
 
 _INDEX = IndexType()
 _MOST_BLOCKS = 1 << 40
-_ROUNDING = 2.0
-"""Instructions that round a float to tf32."""
 
 
 class Recorder(ScalarRecorder):
@@ -177,7 +175,7 @@ class Recorder(ScalarRecorder):
     def round_tf32(self, fragment: SSAValue) -> SSAValue:
         type = fragment.type
         count = type.element_count() if isinstance(type, VectorType) else 1
-        return self._given((cast("Value", fragment),), type, _ROUNDING * count)
+        return self._given((cast("Value", fragment),), type, ROUNDING * count)
 
     def arrive(self, counters: SSAValue, at: IndexLike, blocks: int) -> SSAValue:
         self._accessed(counters, [at], 1, is_store=True, lanes=1)
@@ -267,11 +265,11 @@ class Recorder(ScalarRecorder):
             yield Index(Value(_INDEX, position), self)
 
     def fold(self, name: str, extent: int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]) -> Scalar:
-        carried = Value(initial.type)
+        carried, before = Value(initial.type), len(self._here)
         with self.loop(name, extent) as i:
             result = body(i, carried)
-        loop = self._here[-1] if self._here else None
-        if isinstance(loop, Loop) and loop.variable.name == name:
+        loop = self._here[before] if extent > 1 else None
+        if isinstance(loop, Loop):
             loop.carried = carried
         return result
 
@@ -279,8 +277,6 @@ class Recorder(ScalarRecorder):
     def when(self, condition: Predicate | SSAValue | None) -> Generator[None]:
         plain = condition.value if isinstance(condition, Predicate) else condition
         conditions = () if plain is None else cast("Value", plain).conditions
-        if plain is not None and not conditions and cast("Value", plain).product is None and plain.type != i1:
-            raise TypeError("a branch takes a predicate")
         if not conditions:
             yield
             return

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import bf16, f16, f32, i1, i8, i32
 
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.loop import Space
-from treadle.index.positions import Digit, Position
+from treadle.index.positions import Digit, Factor, Position
 from treadle.schedules.work.tree import (
     Access,
     AnyOf,
@@ -32,13 +32,13 @@ from treadle.schedules.work.tree import (
 
 VECTOR_BYTES = 16
 """Of the longest access of a GPU's thread."""
-_LONGEST_LOOP = 16
+LONGEST_LOOP = 16
 """Iterations of a loop whose accesses are combined (`loop-vectorize-accesses`)."""
-_MOST_UNROLLED, _MOST_OF_REGISTERS = 8, 64
+MOST_UNROLLED, MOST_OF_REGISTERS = 8, 64
 """Iterations of an innermost loop that is unrolled, and of one that indexes registers (`loop-unroll`)."""
-_COPIED = (f16, bf16, f32, i8, ui8)
+COPIED = (f16, bf16, f32, i8, ui8)
 """Elements that asynchronous copies move."""
-_LEAST_COPY_BYTES = 4
+LEAST_COPY_BYTES = 4
 
 
 def positions_in(inside: Sequence[Node]) -> list[Position]:
@@ -133,7 +133,7 @@ def _asynchronous(loop: Loop) -> list[Node] | None:
     if not isinstance(load, Access) or not isinstance(store, Access) or load.is_store or load.value is not store.value:
         return None
     element, size = load.buffer.element, load.buffer.bytes
-    if load.buffer.space is not None or element not in _COPIED or element != store.buffer.element:
+    if load.buffer.space is not None or element not in COPIED or element != store.buffer.element:
         return None
     most = VECTOR_BYTES // size
     extent = loop.variable.size
@@ -142,7 +142,7 @@ def _asynchronous(loop: Loop) -> list[Node] | None:
         width *= 2
     while width > 1 and not is_run(load, loop, width):
         width //= 2
-    if width * size < _LEAST_COPY_BYTES:
+    if width * size < LEAST_COPY_BYTES:
         return None
     found: list[Node] = []
     for first in range(0, extent, width):
@@ -216,7 +216,7 @@ def combined_accesses(inside: list[Node]) -> list[Node]:
     place of the loop, others in front of it or behind it."""
     found: list[Node] = []
     for node in inside:
-        if isinstance(node, Loop) and 1 < node.trips <= _LONGEST_LOOP and node.counts and node.is_constant:
+        if isinstance(node, Loop) and 1 < node.trips <= LONGEST_LOOP and node.counts and node.is_constant:
             found += _combined(node)
             continue
         if isinstance(node, Loop | Branch):
@@ -491,10 +491,10 @@ def unrolled_loops(inside: Sequence[Node], elements: int) -> None:
     _mark(inside, indexing)
 
 
-def _digits_of(factor: object) -> set[Digit]:
+def _digits_of(factor: Factor) -> set[Digit]:
     if isinstance(factor, Digit):
         return {factor}
-    return {digit for inner in factor.of.terms for digit in _digits_of(inner)}  # pyright: ignore
+    return {digit for inner in factor.of.terms for digit in _digits_of(inner)}
 
 
 def _mark(inside: Sequence[Node], indexing: set[Digit]) -> bool:
@@ -508,6 +508,6 @@ def _mark(inside: Sequence[Node], indexing: set[Digit]) -> bool:
             found = True
             if node.is_constant and node.at_once is None:
                 indexes = any(digit in indexing for digit in node.digits)
-                most = _MOST_OF_REGISTERS if indexes else 0 if is_outer else _MOST_UNROLLED
+                most = MOST_OF_REGISTERS if indexes else 0 if is_outer else MOST_UNROLLED
                 node.is_unrolled = node.is_unrolled or node.trips <= most
     return found

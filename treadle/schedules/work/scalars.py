@@ -142,16 +142,6 @@ class ScalarRecorder(KernelBuilder):
     def zeros(self, type: VectorType) -> SSAValue:
         return Value(type)
 
-    def add(self, a: Scalar | int, b: Scalar | int) -> Scalar:
-        if b == 0 and isinstance(a, SSAValue):
-            return a
-        return self.binary("add", a, b)
-
-    def mul(self, a: Scalar | int, b: Scalar | int) -> Scalar:
-        if b == 1 and isinstance(a, SSAValue):
-            return a
-        return self.binary("mul", a, b)
-
     def div(self, a: Scalar, b: int) -> Scalar:
         return a if b == 1 else Value(_INDEX, self._position(a) // b)
 

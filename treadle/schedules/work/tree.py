@@ -1,7 +1,7 @@
 """A kernel as a tree of loops, branches and straight code, whose indices are positions.
 
 A template or a nest that is run on a `Recorder` gives the tree of what it would write; `rules.py` does to it what the
-loop passes do to a kernel; `cpu_count.py` and `gpu_count.py` count it.
+loop passes do to a kernel; `cpu_work.py` and `gpu_work.py` count it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import VectorType, f32
+from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
@@ -48,10 +48,6 @@ class Buffer:
     @cached_property
     def elements(self) -> int:
         return prod(self.shape)
-
-    @property
-    def is_f32(self) -> bool:
-        return self.element == f32
 
     @property
     def is_register(self) -> bool:
@@ -208,7 +204,7 @@ class Access:
     """What each thread reads or writes at a place, which is in elements.
 
     elements: that it takes at once, `stride` elements apart, the first of them at `place`
-    conditions: where it is done at all; row: the index along the last dimension but one, of a swizzled buffer
+    conditions: where it is done at all; swizzled: the last two indices, of a swizzled buffer
     value: what is loaded, or stored; adds_up: what is stored was computed from the buffer
     lanes: of a warp, that take part; masked: some of the elements only
     guarded: all elements or none, which a branch around it decides, and nothing else
@@ -230,17 +226,12 @@ class Access:
     swizzled: tuple[Position, Position] | None = None
     value: object = None
 
-    @property
-    def width(self) -> int:
-        """Bytes of consecutive elements."""
-        return self.buffer.bytes * (self.elements if self.stride == 1 else 1)
-
 
 @dataclass(eq=False)
 class Step:
     """An operation: its cost in simple operations of each thread, and what it does besides.
 
-    tensor: operations on tensor cores, of each warp, of operands of `tensor_bytes`
+    tensor: operations on tensor cores, of each warp, of operands of `tensor_bytes`; is_select: one of two values
     pending: groups of copies that are not waited for; allocated: a buffer of the kernel's own that exists from here on
     """
 
@@ -268,7 +259,7 @@ class Kernel:
     """A whole kernel.
 
     arguments: its tensors, each once, and the buffers in device memory that it allocates
-    allocs: its own buffers, each with the position among all nodes where it was allocated and where it is used last
+    allocs: its own buffers
     """
 
     grid: int
