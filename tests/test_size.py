@@ -3,7 +3,8 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "treadle"
-MOST_FILES = 400
+MOST_FILES = 420
+"""With room for what recipes of CONTRIBUTING.md add."""
 MOST_LINES = 600
 """Of one file."""
 MOST_AT_THE_TOP = 10
@@ -41,7 +42,9 @@ ASK_FOR_CUDA = {
     "target/description.py",
     "tools/bisect_search.py",
     "tools/tune_command.py",
+    "tuning/measure.py",
     "tuning/model.py",
+    "tuning/workers.py",
 }
 """Modules that ask what kind of target they have; elsewhere, data of the target or its list of passes says it."""
 

@@ -27,7 +27,7 @@ from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
-from treadle.target.options import CompileOptions, Device, parse_convolution, parse_precision
+from treadle.target.options import CompileOptions, Device, parse_construction, parse_convolution, parse_precision
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,6 +65,7 @@ def compile(
     precision: str = "f32",
     convolution: str | None = None,
     database: str | Path | None = None,
+    construct: str | None = None,
     after: str | None = None,
     threads: int | ThreadPool | None = None,
     device: Device | None = None,
@@ -94,6 +95,9 @@ def compile(
     convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
                by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "winograd2"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
+    construct: how kernels without a tuned schedule get one: "default" as their template says, or what a "walk" (as
+               Gensor's), an "evolution", or an "exhaustive" search of the templates' spaces predicts to be fastest,
+               in seconds a kernel; nothing is timed
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call, or a `ThreadPool` that several models share; default: the variable
                TREADLE_NUM_THREADS
@@ -117,11 +121,12 @@ def compile(
     check_threads(threads, chosen.name, chosen.kind)
     schedules, fingerprint = _tuned(database, chosen)
     algorithm = parse_convolution(convolution, chosen.kind)
-    options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm)
+    construction = parse_construction(construct)
+    options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction)
     source = _Source.of(_converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants))
     cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
-    decided = f"{fingerprint} {after}"
+    decided = f"{fingerprint} {after} {construction}"
     key = artifact_key(
         source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided, source.fixed
     )

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.tuning.small_model import write_model
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.candidate import Candidate
-from treadle.schedules.search.database import Database
+from treadle.schedules.search.database import Database, read_entry
 from treadle.schedules.search.evolution import Evolution, Settings
 from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.search.strategies import STRATEGIES
@@ -174,12 +174,31 @@ def test_schedules_of_a_gpu_are_ranked_without_one(
     assert row[0] == "matmul_relu 20x48"
     assert int(row[5]) >= 4
     assert 0 < float(row[7]) <= float(row[6])
-    assert main(arguments) == 2
-    assert "cannot time kernels for sm_80 here; accepted: cpu; with --dry-run or --explain also a GPU" in (
-        capsys.readouterr().err
-    )
     assert main([*arguments[:-1], "avx2", "--dry-run"]) == 2
-    assert "accepted: cpu, or a GPU such as sm_80" in capsys.readouterr().err
+    assert "accepted: cpu, cuda, or a GPU such as sm_80" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_is_built")
+def test_what_is_predicted_for_a_gpu_that_is_not_here_is_kept_and_used(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.tuning.model.why_no_gpu", lambda: "no GPU: none in this test")
+    monkeypatch.setattr("treadle.tuning.tuner.LEAST_PREDICTED_GAIN", -1.0)
+    folder = tmp_path / "db"
+    arguments = ["tune", str(model), "--database", str(folder), "--target", "sm_89"]
+    assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0
+    out = capsys.readouterr().out
+    assert "1 schedule is predicted to be faster than the default, and kept; nothing was built or timed" in out
+    (path,) = folder.glob("*/*.mlir")
+    entry = read_entry(path)
+    assert (entry.record.how, entry.record.target) == ("predicted", "sm_89")
+    compiled = ["compile", str(model), "--target", "sm_89", "--to", "schedule", "-o", "-"]
+    assert main([*compiled, "--database", str(folder)]) == 0
+    assert str(entry.schedule) in capsys.readouterr().out or "schedule @" in path.read_text()
+    assert main([*arguments, "--stale"]) == 2
+    assert "--stale needs kernels that are timed; no GPU: none in this test" in capsys.readouterr().err
+    assert main([*arguments, "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "a cluster's workers do not time kernels for GPUs yet" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("nothing_is_built")

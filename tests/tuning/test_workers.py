@@ -79,7 +79,7 @@ def test_workers_are_machines_of_one_kind() -> None:
 def test_workers_have_the_same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     here = this_machine()
     assert workers_of(Here()).machine == here
-    monkeypatch.setattr(module, "this_machine", lambda: replace(here, sources="older"))
+    monkeypatch.setattr(module, "this_machine", lambda _=None: replace(here, sources="older"))
     with pytest.raises(TreadleError, match="a worker has another version of treadle; accepted: the same sources"):
         workers_of(Here())
 
@@ -97,7 +97,7 @@ def test_every_worker_is_compared_not_only_the_first(monkeypatch: pytest.MonkeyP
     """The second worker that takes a call is another machine than the one that was asked first."""
     here = this_machine()
     asked = workers_of(Here())
-    monkeypatch.setattr(module, "this_machine", lambda: replace(here, **{field: "older"}))
+    monkeypatch.setattr(module, "this_machine", lambda _=None: replace(here, **{field: "older"}))
     with pytest.raises(TreadleError, match=says):
         asked.call_all(negated, [1])
     with pytest.raises(TreadleError, match=says):

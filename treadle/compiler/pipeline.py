@@ -90,7 +90,7 @@ _FUSE: _Steps = (
 )
 _SCHEDULE: _Steps = (
     Step(
-        "schedule-select{target=TARGET database=DATABASE}",
+        "schedule-select{target=TARGET database=DATABASE construct=CONSTRUCT}",
         "The last stage whose text a decision can be edited in.",
     ),
 )

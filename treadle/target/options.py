@@ -13,6 +13,9 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Convolution = Literal["direct", "winograd2", "winograd4"]
 CONVOLUTIONS: tuple[Convolution, ...] = get_args(Convolution)
 
+Construction = Literal["default", "walk", "exhaustive", "evolution"]
+CONSTRUCTIONS: tuple[Construction, ...] = get_args(Construction)
+
 Device = Literal["emulator"]
 """What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
 
@@ -31,23 +34,36 @@ class CompileOptions:
                     that is estimated to be faster
     explain_fusion: print to stderr, for each pair of neighbours, whether they share a kernel and why (not)
     database:       folder of tuned schedules, which are taken where it has some; empty means: the defaults
+    construct:      how a group without a tuned schedule gets one: its template's default, or what a search predicts to
+                    be fastest, without timing anything
     """
 
     precision: Precision = "f32"
     explain_fusion: bool = False
     database: str = ""
     convolution: Convolution = "winograd2"
+    construct: Construction = "default"
 
     def words(self) -> dict[str, str]:
         """The values of the words in capitals in the pipeline's passes."""
         words = {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
-        return words | {"DATABASE": f'"{self.database}"', "CONVOLUTION": self.convolution}
+        words |= {"CONVOLUTION": self.convolution, "CONSTRUCT": self.construct}
+        return words | {"DATABASE": f'"{self.database}"'}
 
 
 def parse_precision(name: str) -> Precision:
     """The precision of that name; TreadleError if there is none."""
     if name not in PRECISIONS:
         raise TreadleError(f"unknown precision '{name}'", accepted=PRECISIONS)
+    return name
+
+
+def parse_construction(name: str | None) -> Construction:
+    """The construction of that name, the default for None; TreadleError if there is none."""
+    if name is None:
+        return CompileOptions.construct
+    if name not in CONSTRUCTIONS:
+        raise TreadleError(f"unknown construction '{name}'", accepted=CONSTRUCTIONS)
     return name
 
 

@@ -128,10 +128,10 @@ def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, p
         precision, target = args.precision or "f32", args.target or "cpu"
         return compile(
             path, target, shapes, constants=given.constants, precision=precision, convolution=args.convolution,
-            database=args.database, threads=args.threads, progress=progress,
+            database=args.database, construct=args.construct, threads=args.threads, progress=progress,
         )  # fmt: skip
     check_of_model(given, path)
-    asked = ("shape", "target", "precision", "convolution", "database")
+    asked = ("shape", "target", "precision", "convolution", "database", "construct")
     for option in asked:
         if getattr(args, option):
             raise TreadleError(f"--{option} needs the model itself, not a compiled one", path, "an .onnx file")

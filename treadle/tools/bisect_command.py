@@ -30,7 +30,7 @@ from treadle.passes.entry import ENTRY
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Dim
 from treadle.support.publishing import check_replaceable, publish
-from treadle.target.options import CompileOptions, parse_convolution, parse_precision
+from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_precision
 from treadle.tools.arguments import complete, read_inputs, shapes_of_call
 from treadle.tools.bisect_search import (
     IMPORT,
@@ -150,7 +150,7 @@ def _again(args: argparse.Namespace, definition: Definition) -> str:
     words = ["treadle", "bisect", str(folder / MODEL)]
     for name, file in _input_files(definition).items():
         words += ["--input", f"{name}={folder / file}"]
-    for option in ("target", "precision", "convolution", "database"):
+    for option in ("target", "precision", "convolution", "database", "construct"):
         if getattr(args, option) is not None:
             words += [f"--{option}", getattr(args, option)]
     return f"TREADLE_CACHE_DIR={shlex.quote(str(folder / 'cache'))} {shlex.join(words)}"
@@ -171,7 +171,8 @@ def _case(args: argparse.Namespace) -> Case:
     target = resolve_target(args.target or "cpu", "emulator")
     precision = parse_precision(args.precision or "f32")
     database = "" if args.database is None else str(open_database(Path(args.database).resolve()).folder)
-    options = CompileOptions(precision, False, database, parse_convolution(args.convolution, target.kind))
+    algorithm, construction = parse_convolution(args.convolution, target.kind), parse_construction(args.construct)
+    options = CompileOptions(precision, False, database, algorithm, construction)
     given = read_inputs(args.input)
     path = Path(args.model)
     shapes = _shapes(args.shape, {} if is_ir_file(path) else given.shapes)

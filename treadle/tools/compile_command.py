@@ -21,7 +21,7 @@ from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
 from treadle.support.publishing import check_replaceable, publish
 from treadle.target import Target
-from treadle.target.options import CompileOptions, parse_convolution
+from treadle.target.options import CompileOptions, parse_construction, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -85,7 +85,7 @@ def _compiled(
     return compile(
         args.model, target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
         convolution=args.convolution,
-        trace_dir=trace, database=args.database, after=args.after,
+        trace_dir=trace, database=args.database, construct=args.construct, after=args.after,
         explain_fusion=args.explain_fusion, progress=progress,
     )  # fmt: skip
 
@@ -115,7 +115,10 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
     target = resolve_target(args.target or "cpu")
     with progress_bar() as progress:
         algorithm = parse_convolution(args.convolution, target.kind)
-        options = CompileOptions(args.precision or "f32", args.explain_fusion, _database(args.database), algorithm)
+        construction = parse_construction(args.construct)
+        options = CompileOptions(
+            args.precision or "f32", args.explain_fusion, _database(args.database), algorithm, construction
+        )
         request = compile_request.CompileRequest(
             Path(args.model),
             target,

@@ -84,7 +84,7 @@ def _packaged(path: Path, given: Given, args: argparse.Namespace) -> CompiledMod
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
         "--convolution": args.convolution,
-        "--database": args.database, "--from": args.after,
+        "--database": args.database, "--construct": args.construct, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
     check_of_model(given, path)
@@ -108,6 +108,7 @@ def _compiled(shapes: Shapes, constants: Constants, args: argparse.Namespace, pr
         precision=args.precision or "f32",
         convolution=args.convolution,
         database=args.database,
+        construct=args.construct,
         after=args.after,
         threads=args.threads,
         device=args.device,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from treadle.support.lazy import lazy_module
 from treadle.support.version import __version__
 from treadle.target import TARGETS
-from treadle.target.options import CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
+from treadle.target.options import CONSTRUCTIONS, CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
 from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
 
@@ -316,6 +316,11 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_database(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", metavar="DIR", help="take schedules that `treadle tune` found, where it has some")
+    parser.add_argument(
+        "--construct", choices=CONSTRUCTIONS,
+        help=f"schedules of other kernels: their template's, or what a search predicts to be fastest, without timing; "
+        f"default {CompileOptions.construct}",
+    )  # fmt: skip
 
 
 def _add_from(parser: argparse.ArgumentParser) -> None:

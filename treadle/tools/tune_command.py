@@ -83,6 +83,9 @@ def _outcome(groups: Sequence[Group], judged: Sequence[Group]) -> str:
     """What of the search is in the database, and what is known of the whole model."""
     kept = [group for group in groups if group.confirmed]
     texts = [each.in_model.model for each in kept or judged if each.in_model is not None and each.in_model.model]
+    if any(group.is_predicted for group in groups):
+        count = f"{len(kept)} schedule{' is' if len(kept) == 1 else 's are'}"
+        return f"{count} predicted to be faster than the default, and kept; nothing was built or timed"
     if not kept:
         tried = f"; with schedules that are faster alone, {texts[-1]}" if texts else ""
         return f"no schedule is better than the default outside the noise: the defaults are kept{tried}"
@@ -126,6 +129,8 @@ def _caption(groups: Sequence[Group], current: Group | None, passed: float, budg
     if current is not None and left is not None:
         parts.append(f"about {clock(left)} to go")
     timed = sum(group.default_seconds is not None for group in groups)
+    if any(group.is_predicted for group in groups):
+        return f"{', '.join(parts)}; predicted, alone: {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
     which = "kernels" if timed == len(groups) else f"kernels of {timed} groups"
     return f"{', '.join(parts)}; {which}, alone: {default * 1e3:.4g} -> {best * 1e3:.4g} ms"
 
@@ -248,10 +253,8 @@ def tune_command(args: argparse.Namespace) -> int:
     """
     is_preview = args.explain is not None or args.dry_run
     target = resolve_target(args.target or "cpu")
-    if args.target not in (None, "cpu") and not (is_preview and target.is_cuda):
-        accepted = "cpu, or a GPU such as sm_80, whose schedules are ranked"
-        if not is_preview:
-            accepted = "cpu; with --dry-run or --explain also a GPU, whose schedules are ranked"
+    if args.target not in (None, "cpu") and not target.is_cuda:
+        accepted = "cpu, cuda, or a GPU such as sm_80"
         raise TreadleError(f"cannot time kernels for {args.target} here", "--target", accepted)
     if args.seconds is None:
         args.seconds = _RANKED_SECONDS if is_preview else _SEARCHED_SECONDS
@@ -263,7 +266,7 @@ def tune_command(args: argparse.Namespace) -> int:
         return _preview(args, target)
     if args.resume:
         _check_records(Path(args.database))
-    groups = _search(args)
+    groups = _search(args, target)
     if not groups:
         print(
             f"nothing is stale: {args.database} has no entry of {args.model} that another version of treadle measured"
@@ -273,7 +276,7 @@ def tune_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _search(args: argparse.Namespace) -> list[Group]:
+def _search(args: argparse.Namespace, target: Target) -> list[Group]:
     start, budget = time.monotonic(), Budget(args.seconds, args.trials)
     console = Console(file=unescaped(sys.stderr))
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -287,7 +290,7 @@ def _search(args: argparse.Namespace) -> list[Group]:
             seconds=args.seconds, trials=args.trials,
             groups=args.groups or (), precision=args.precision or "f32", threads=args.threads, seed=args.seed,
             strategy=args.strategy, scheduler=args.scheduler, stale=args.stale,
-            weights=parse_weights(args.weights), show=show,
+            weights=parse_weights(args.weights), target=target, show=show,
         )  # fmt: skip
     if not groups:
         return []

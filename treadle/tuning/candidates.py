@@ -5,49 +5,64 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TypeAlias
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
+from treadle.artifact.manifest import KernelLaunch
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.printer import print_host, print_kernels
-from treadle.backends.program import read_program
+from treadle.backends.cuda.compiler import Unit as CudaUnit
+from treadle.backends.cuda.compiler import compile_cubin
+from treadle.backends.cuda.open_artifact import launch_of
+from treadle.backends.cuda.write_artifact import printed_launches
+from treadle.backends.program import Program, read_program
 from treadle.compiler.pipeline import lower
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
+from treadle.passes.loop.count_gpu_work import count_gpu_work
 from treadle.passes.loop.count_work import count_work
-from treadle.passes.schedule.instance import group_of
+from treadle.passes.schedule.instance import anchor_of, group_of
 from treadle.passes.schedule.schedule_select import add_program
-from treadle.schedules.search.candidate import Candidate, CostModel
+from treadle.schedules.search.candidate import Candidate, CostModel, Task
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import taken
-from treadle.schedules.work.cpu_work import Work
-from treadle.target import Target
+from treadle.schedules.work.gpu_work import AnyWork
+from treadle.target import Target, TargetKind
+from treadle.tuning.device_timer import GpuLibrary
+from treadle.tuning.measure import Library
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Failed, OutOfTimeError, Workers, endless
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A candidate's C text and work, or the reason why there is none."""
+    """A candidate's text and work, or the reason why there is none.
+
+    launches: of a GPU's kernels, each of which names its unit; zeroed_bytes: of the memory that they find zero
+    """
 
     candidate: Candidate
-    units: tuple[Unit, ...] = ()
-    work: Work | None = None
+    units: tuple[Unit, ...] | tuple[CudaUnit, ...] = ()
+    work: AnyWork | None = None
     arena_bytes: int = 0
     error: str | None = None
+    launches: tuple[KernelLaunch, ...] = ()
+    zeroed_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate's library as bytes, or the reason why there is none."""
+    """A candidate's library, or the reason why there is none."""
 
     candidate: Candidate
-    library: bytes = b""
+    library: Library = b""
     arena_bytes: int = 0
     error: str | None = None
 
@@ -65,12 +80,28 @@ def printed(text: str, programs: Mapping[str, str], candidate: Candidate, target
     try:
         lower(context, module, target, after="schedule", to="loops")
         (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-        work = count_work(kernel, target.cores)
+        found = Printed(candidate, work=_WORK[target.kind](kernel, target))
         lower(context, module, target, after="loops")
-        units = (*print_kernels(module), print_host(module))
-        return Printed(candidate, units, work, read_program(module).arena_bytes)
+        return _PRINTED[target.kind](found, module, read_program(module))
     except TreadleError as error:
         return Printed(candidate, error=str(error))
+
+
+def _with_c(found: Printed, module: ModuleOp, program: Program) -> Printed:
+    return replace(found, units=(*print_kernels(module), print_host(module)), arena_bytes=program.arena_bytes)
+
+
+def _with_cuda(found: Printed, module: ModuleOp, program: Program) -> Printed:
+    units, launches = printed_launches(module, program)
+    memory = {"arena_bytes": program.arena_bytes, "zeroed_bytes": program.zeroed_bytes}
+    return replace(found, units=units, launches=launches, **memory)
+
+
+_PRINTED: Mapping[TargetKind, Callable[[Printed, ModuleOp, Program], Printed]] = {"cpu": _with_c, "cuda": _with_cuda}
+_WORK: Mapping[TargetKind, Callable[[FuncOp, Target], AnyWork]] = {
+    "cpu": lambda kernel, target: count_work(kernel, target.cores),
+    "cuda": lambda kernel, target: count_gpu_work(kernel),
+}
 
 
 def built(given: Printed, target_text: str) -> Built:
@@ -81,12 +112,21 @@ def built(given: Printed, target_text: str) -> Built:
     if given.error is not None:
         return Built(given.candidate, error=given.error)
     try:
-        library = build_library(given.units, target=Target.parse(target_text))
+        library = _library(given, Target.parse(target_text))
     except TreadleError as error:
         if _is_of_machine(error):
             raise
         return Built(given.candidate, error=str(error))
-    return Built(given.candidate, library.read_bytes(), given.arena_bytes)
+    return Built(given.candidate, library, given.arena_bytes)
+
+
+def _library(given: Printed, target: Target) -> Library:
+    """Compiles a candidate's units. Raises what the compilers raise."""
+    units = [each for each in given.units if isinstance(each, Unit)]
+    if units:
+        return build_library(units, target=target).read_bytes()
+    images = {each.name: compile_cubin(each, target).image for each in given.units if isinstance(each, CudaUnit)}
+    return GpuLibrary(tuple(launch_of(each, images[each.kernel]) for each in given.launches), given.zeroed_bytes)
 
 
 def _is_of_machine(error: TreadleError) -> bool:
@@ -147,23 +187,56 @@ _KEPT = 8192
 """Works that are kept; counting one again takes milliseconds."""
 
 
+_BATCH = 8
+"""Candidates that a worker counts in one call, which take it some 50 ms."""
+_Programs: TypeAlias = tuple[tuple[str, str], ...]
+"""The texts of schedule programs, by their names."""
+
+
+def _works(given: tuple[str, _Programs, Sequence[Candidate]], target_text: str) -> list[AnyWork | str]:
+    """What candidates of a group do, or why they are not legal."""
+    text, programs, candidates = given
+    forecast = _forecast(text, programs, target_text)
+    return [_work_or_error(forecast, each) for each in candidates]
+
+
+@lru_cache(4)
+def _forecast(text: str, programs: _Programs, target_text: str) -> Forecast:
+    """What predicts a group's candidates in this process."""
+    context = treadle_context()
+    anchor = anchor_of(group_of(Parser(context, text).parse_module()))
+    parsed = [Parser(context, program).parse_module().body.block.first_op for _, program in programs]
+    found = tuple(each for each in parsed if isinstance(each, ProgramOp))
+    return Forecast(Task(anchor, Target.parse(target_text), found))
+
+
+def _work_or_error(forecast: Forecast, candidate: Candidate) -> AnyWork | str:
+    try:
+        return forecast.work(forecast.task.replay(candidate))
+    except TreadleError as error:
+        return str(error)
+
+
 class Predictions:
     """What a cost model says of a group's candidates."""
 
     def __init__(self, task: GroupTask, workers: Workers, model: CostModel, left: Left = endless):
         self._task, self._workers, self._model, self._left = task, workers, model, left
         self._forecast, self._target = Forecast(task.search), task.search.target
-        self._counted: dict[Candidate, Work | str] = {}
+        self._counted: dict[Candidate, AnyWork | str] = {}
         self._texts: dict[Candidate, Printed] = {}
         self._failed: set[Candidate] = set()
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds; None for one that is not legal. OutOfTimeError if no time is left for them."""
+        new = [each for each in dict.fromkeys(candidates) if each not in self._counted]
+        if len(new) > _BATCH:
+            self._count(new)
         works = [self.work(each) for each in candidates]
         times = iter(self._model.seconds([work for work in works if work is not None], self._target))
         return [None if work is None else next(times) for work in works]
 
-    def work(self, candidate: Candidate) -> Work | None:
+    def work(self, candidate: Candidate) -> AnyWork | None:
         """The work of a candidate's kernel; None if it is not legal, or could not be lowered. OutOfTimeError if no time
         is left for counting it."""
         found = self._counted.get(candidate)
@@ -173,15 +246,24 @@ class Predictions:
             if len(self._counted) >= _KEPT:
                 self._counted.clear()
             found = self._counted[candidate] = self._work(candidate)
-        return found if isinstance(found, Work) else None
+        return None if isinstance(found, str) else found
 
-    def _work(self, candidate: Candidate) -> Work | str:
-        try:
-            work = self._forecast.work(self._task.search.replay(candidate))
-        except TreadleError as error:
-            return str(error)
-        assert isinstance(work, Work), "candidates for GPUs are not measured here"
-        return work
+    def _count(self, candidates: Sequence[Candidate]) -> None:
+        """Has the workers count what candidates do; what a lost one was to count is counted here when it is asked."""
+        if self._left() <= 0:
+            raise OutOfTimeError
+        batches = [candidates[n : n + _BATCH] for n in range(0, len(candidates), _BATCH)]
+        programs = tuple((name, str(program)) for name, program in self._task.search.by_name.items())
+        given = [(self._task.text, programs, tuple(batch)) for batch in batches]
+        found = self._workers.call_all(partial(_works, target_text=str(self._target)), given, self._left)
+        if len(self._counted) >= _KEPT:
+            self._counted.clear()
+        for batch, works in zip(batches, found, strict=True):
+            if not isinstance(works, Failed):
+                self._counted |= zip(batch, works, strict=True)
+
+    def _work(self, candidate: Candidate) -> AnyWork | str:
+        return _work_or_error(self._forecast, candidate)
 
     def error(self, candidate: Candidate) -> str | None:
         """Why a candidate has no work, where that is known."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from treadle.errors import TreadleError
 from treadle.passes.schedule.schedule_instantiate import operations_of
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
-from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.schedules.search.strategy import Explored
@@ -61,9 +60,6 @@ class GroupSearch:
 # among the groups themselves. Operands that a cache holds make the bandwidth's peak too high, which leaves groups more
 # roofline_gap than they have, never less.
 
-_BANDWIDTH = 2e10
-"""Bytes a second of a processor's memory; assumed, since nothing but an order depends on it."""
-
 
 @dataclass(frozen=True)
 class RooflineGap:
@@ -92,21 +88,11 @@ class RooflineGap:
 
 def least_seconds(task: GroupTask, target: Target) -> float:
     """About what a kernel of a task takes at least, by which tasks are ordered before anything is timed."""
-    return max(operations_of(task.program.fused) / target.peak_f32, _nbytes(task) / _BANDWIDTH)
+    return max(operations_of(task.program.fused) / target.peak_f32, _nbytes(task) / target.peak_bandwidth)
 
 
 def _nbytes(task: GroupTask) -> int:
     return sum(spec.num_bytes for spec in (*task.inputs, *task.outputs))
-
-
-# Ranks a group's schedules for a GPU by predicted time, without a device.
-
-
-def ranked_for_gpu(task: GroupTask) -> list[tuple[Candidate, float]]:
-    """Every candidate of the group's programs with its predicted seconds, fastest first; equal ones in their order."""
-    forecast = Forecast(task.search)
-    found = [(candidate, forecast.seconds(candidate)) for candidate in task.search.distinct()]
-    return sorted(found, key=lambda pair: pair[1])
 
 
 # The state of a search: a model's groups, what is known of each, and the search's options.
@@ -147,6 +133,8 @@ class Group:
     in_model: Verdict | None = None
     alone: str | None = None
     """Why the best schedule was compared with the default alone, and not in the whole model."""
+    is_predicted: bool = False
+    """Whether times were predicted, and the best schedule is kept for that alone."""
     dropped: str | None = None
     """Why an entry's schedule could not be timed anew."""
 
@@ -184,7 +172,8 @@ class Group:
 class Options:
     """seconds: limit of the whole search; trials: limit of the candidates that are timed; threads: of each call;
     strategy: a name of `STRATEGIES`; reserved: seconds of these that are left when the search ends
-    started: when they began, by `time.monotonic`; None is when the search begins"""
+    started: when they began, by `time.monotonic`; None is when the search begins
+    how: what an entry says of its times: nothing, that they were predicted, or on which device they were measured"""
 
     seconds: float
     threads: int
@@ -193,6 +182,7 @@ class Options:
     strategy: str = next(iter(STRATEGIES))
     reserved: float = 0.0
     started: float | None = None
+    how: str = ""
 
 
 def model_seconds(groups: Sequence[Group]) -> tuple[float, float]:

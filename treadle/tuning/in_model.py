@@ -24,12 +24,16 @@ from numpy.typing import NDArray
 
 from treadle.api import compile as compiled
 from treadle.backends.c.executor import CpuProgram
+from treadle.backends.cuda.executor import CudaProgram
 from treadle.bench.interleave import Disturbance, balanced_orders, busy_text, quartiles
-from treadle.bench.peaks import launches_of
+from treadle.compiler.request import read_module
+from treadle.dialects.host import LaunchOp
+from treadle.dialects.location import name_nodes
 from treadle.model import CompiledModel, load
 from treadle.schedules.search.database import Database
 from treadle.shapes.constants import Constants
 from treadle.shapes.dim import Shapes
+from treadle.target import Target
 from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.measure import random_inputs
 from treadle.tuning.tasks import GroupTask
@@ -79,7 +83,8 @@ class Ratio:
 class ModelTimes:
     """Seconds of a model with the default and with chosen schedules, round by round.
 
-    calls: of a call; launches: of all launches that compute some nodes, by these
+    calls: of a call; launches: of all launches that compute some nodes, by these; nothing on a GPU, where the time
+        between two events is longer than many a kernel
     again: of a call with the default, opened a second time
     waited: the part of the threads' time in which they waited for a core
     """
@@ -153,6 +158,7 @@ def verdicts(tasks: Sequence[GroupTask], timed: Timed, left: Callable[[], float]
     """What is kept of some tasks' schedules, by digest.
 
     left: seconds that remain; an attempt is not begun unless they are as many as the last one took
+    Where launches are not timed, of a model that is not faster the first half of the tasks is dropped.
     """
     found: dict[str, Verdict] = {}
     waiting, ratios, took = list(tasks), {}, 0.0
@@ -164,18 +170,17 @@ def verdicts(tasks: Sequence[GroupTask], timed: Timed, left: Callable[[], float]
             return found | {each.digest: Verdict(False, f"dropped: the model failed, {error}") for each in waiting}
         took = time.monotonic() - start
         ratios = {each.digest: times.of_nodes(each.nodes) for each in waiting}
-        dropped = [each for each in waiting if not _is_faster(ratios[each.digest])]
+        said = {digest: _text(ratio) if times.launches[0] else "" for digest, ratio in ratios.items()}
+        dropped = [each for each in waiting if times.launches[0] and not _is_faster(ratios[each.digest])]
         whole = times.whole
         if not dropped and times.is_faster:
             kept = f"in a model {whole.median:.3f} times as fast"
-            return found | {t.digest: Verdict(True, f"{_text(ratios[t.digest])} {kept}", times.text) for t in waiting}
+            return found | {t.digest: Verdict(True, f"{said[t.digest]}{kept}", times.text) for t in waiting}
         why = "not faster in the model"
         if not dropped:
             dropped = sorted(waiting, key=lambda each: times.gained(each.nodes))[: (len(waiting) + 1) // 2]
             why = f"a model with it and others is not certainly faster ({whole.median:.3f}x)"
-        found |= {
-            each.digest: Verdict(False, f"dropped: {_text(ratios[each.digest])} {why}", times.text) for each in dropped
-        }
+        found |= {each.digest: Verdict(False, f"dropped: {said[each.digest]}{why}", times.text) for each in dropped}
         waiting = [each for each in waiting if each.digest not in found]
     why = "dropped: no time was left to confirm it in the model"
     return found | {each.digest: Verdict(False, why) for each in waiting}
@@ -186,7 +191,7 @@ def _is_faster(ratio: Ratio | None) -> bool:
 
 
 def _text(ratio: Ratio | None) -> str:
-    return "no launch," if ratio is None else f"{ratio.median:.3f}x,"
+    return "no launch, " if ratio is None else f"{ratio.median:.3f}x, "
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,7 @@ class ModelTimer:
     """Times a model on this machine, in a child process; TreadleError as `compile` raises it."""
 
     model: Path
+    target: Target
     shapes: Shapes | None
     constants: Constants | None
     precision: str
@@ -220,7 +226,7 @@ class ModelTimer:
     def _compiled(self, database: Path | None) -> CompiledModel:
         return compiled(
             self.model,
-            "cpu",
+            self.target,
             self.shapes,
             constants=self.constants,
             precision=self.precision,
@@ -236,7 +242,7 @@ def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> Mod
     """
     default, tuned = folders
     models = [load(folder, threads) for folder in (default, tuned, default)]
-    names = [[launch.nodes for launch in launches_of(model.artifact)] for model in models[:2]]
+    names = [_launched(model) for model in models[:2]]
     programs = [_opened(model) for model in models]
     calls: tuple[list[float], list[float], list[float]] = ([], [], [])
     launches: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
@@ -247,7 +253,7 @@ def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> Mod
             break
         for side in order:
             calls[side].append(_call(programs[side], inputs))
-            if side == _AGAIN:
+            if side == _AGAIN or isinstance(programs[side], CudaProgram):
                 continue
             each = programs[side].launch_seconds(inputs, len(names[side]))
             for name, taken in _by_name(names[side], each).items():
@@ -258,14 +264,22 @@ def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> Mod
     return ModelTimes(calls[:2], launches, calls[_AGAIN], waited)
 
 
-def _opened(model: CompiledModel) -> CpuProgram:
+def _launched(model: CompiledModel) -> list[str]:
+    """The nodes that each launch of a model computes, in order."""
+    module = read_module(model.artifact.module_text(), str(model.artifact.folder))
+    return [name_nodes(op.location) for op in module.walk() if isinstance(op, LaunchOp)]
+
+
+def _opened(model: CompiledModel) -> CpuProgram | CudaProgram:
     program = model.open()
-    assert isinstance(program, CpuProgram)
+    assert isinstance(program, CpuProgram | CudaProgram)
     return program
 
 
-def _call(program: CpuProgram, inputs: Sequence[Array]) -> float:
-    """Seconds of a call, which another one stands before."""
+def _call(program: CpuProgram | CudaProgram, inputs: Sequence[Array]) -> float:
+    """Seconds of a call, which another one stands before; on a GPU, of its launches as one graph."""
+    if isinstance(program, CudaProgram):
+        return program.measure(inputs, 1)[0]
     program.run(inputs)
     start = time.perf_counter()
     program.run(inputs)

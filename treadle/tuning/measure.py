@@ -6,10 +6,11 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 from treadle.passes.schedule.instance import group_of
+from treadle.target import Target
 from treadle.tuning.child import Child
+from treadle.tuning.device_timer import DeviceLostError, DeviceTimer, GpuLibrary, device_name, this_device
 from treadle.tuning.workers import Workers, reason_of
 
 # Times candidates on this machine's processor: interleaved, in one process, with weights that no cache has.
@@ -125,6 +128,16 @@ class InterleavedTimer:
         """Ends the threads."""
         self._loaded[0].treadle_pool_destroy(self._pool)
 
+    @property
+    def samples(self) -> Sequence[Sequence[float]]:
+        """Seconds of a call of each library."""
+        return [each.seconds for each in self.timed]
+
+    @property
+    def errors(self) -> Sequence[str | None]:
+        """Libraries that cannot be loaded end the process instead."""
+        return [None] * len(self.timed)
+
     def outputs(self, number: int) -> list[Array]:
         """The outputs of one library."""
         for result in self._results:
@@ -180,16 +193,20 @@ _LARGEST = 8.0
 """The bound of the inputs' absolute values: functions such as exp do not overflow."""
 
 
+Library: TypeAlias = bytes | GpuLibrary
+"""A candidate's code: a shared library for a CPU, or kernels and their launches."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Libraries that compute the same group, to be timed together.
 
-    text: the group's program; libraries: their bytes; seconds: limit of the timing
+    text: the group's program; libraries: for a CPU their bytes; seconds: limit of the timing
     extents: what the last inputs hold, of a group of a ranged model
     """
 
     text: str
-    libraries: tuple[bytes, ...]
+    libraries: tuple[Library, ...]
     arena_bytes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -240,8 +257,17 @@ class LocalMeasurer:
         """As every Measurer. If the process ends, each library is timed alone, to find the one at fault."""
         return _isolating(comparison, self._run)
 
+    def device(self, target: Target) -> str:
+        """What times are times of: the GPU's name, or nothing for this machine's processor. TreadleError if the GPU
+        does not run the target's code."""
+        return self._child.call(partial(device_name, str(target)), _PATIENCE) if target.is_cuda else ""
+
     def _run(self, comparison: Comparison) -> list[Timing]:
-        return self._child.call(partial(timings, comparison), comparison.seconds * 2 + _PATIENCE)
+        try:
+            return self._child.call(partial(timings, comparison), comparison.seconds * 2 + _PATIENCE)
+        except DeviceLostError:
+            self._child.close()  # the next process has a new context
+            raise
 
 
 class RemoteMeasurer:
@@ -285,27 +311,31 @@ def _isolating(comparison: Comparison, run: Callable[[Comparison], list[Timing]]
 
 def timings(comparison: Comparison) -> list[Timing]:
     """Runs a comparison in this process. A library whose results are wrong is not timed."""
-    inputs = _inputs(comparison)
-    operands = Operands(inputs, comparison.outputs, comparison.constants, CACHE_BYTES)
-    timer = InterleavedTimer(comparison.libraries, comparison.arena_bytes, operands, comparison.threads)
-    try:
-        wrong = {n: _difference(comparison, inputs, timer.outputs(n)) for n in range(len(comparison.libraries))}
-    finally:
-        timer.close()
+    inputs, libraries = _inputs(comparison), comparison.libraries
+    with closing(_timer(comparison, inputs, libraries)) as timer:
+        wrong = {n: error or _difference(comparison, inputs, timer.outputs(n)) for n, error in enumerate(timer.errors)}
     right = [n for n, difference in wrong.items() if difference is None]
     found = {n: Timing(error=difference) for n, difference in wrong.items() if difference is not None}
     if right:
-        timer = InterleavedTimer(
-            [comparison.libraries[n] for n in right], comparison.arena_bytes, operands, comparison.threads
-        )
-        try:
+        with closing(_timer(comparison, inputs, [libraries[n] for n in right])) as timer:
             timer.run(max(_ROUNDS, int(_ROUNDS_A_SECOND * comparison.seconds)), comparison.seconds)
-        finally:
-            timer.close()
         found |= {
-            n: Timing(timed.median, rounds=tuple(timed.seconds)) for n, timed in zip(right, timer.timed, strict=True)
+            n: Timing(statistics.median(samples), rounds=tuple(samples))
+            for n, samples in zip(right, timer.samples, strict=True)
         }
-    return [found[n] for n in range(len(comparison.libraries))]
+    return [found[n] for n in range(len(libraries))]
+
+
+def _timer(
+    comparison: Comparison, inputs: Sequence[Array], libraries: Sequence[Library]
+) -> InterleavedTimer | DeviceTimer:
+    """What times libraries of one kind on this machine."""
+    constants, outputs, arena = comparison.constants, comparison.outputs, comparison.arena_bytes
+    images = [each for each in libraries if isinstance(each, bytes)]
+    if images:
+        return InterleavedTimer(images, arena, Operands(inputs, outputs, constants, CACHE_BYTES), comparison.threads)
+    kernels = [each for each in libraries if isinstance(each, GpuLibrary)]
+    return DeviceTimer(this_device(), kernels, arena, inputs, outputs, constants)
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:

@@ -11,13 +11,15 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from treadle.api import resolve_target
+from treadle.backends.cuda.gpu_probe import why_no_gpu
 from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.environment import available_cores, load_environment
 from treadle.errors import TreadleError
 from treadle.schedules.joint import Weights
 from treadle.schedules.rules.programs import Rule, programs
-from treadle.schedules.search.database import Database
-from treadle.schedules.search.learned import MISSING, can_learn
+from treadle.schedules.search.database import PREDICTED, Database
+from treadle.schedules.search.learned import MISSING, Analytic, can_learn
 from treadle.schedules.search.strategies import STRATEGIES
 from treadle.shapes.constants import Constants
 from treadle.shapes.dim import Shapes, normalized
@@ -27,10 +29,10 @@ from treadle.tuning.candidates import Left
 from treadle.tuning.group_search import Group, Options
 from treadle.tuning.in_model import LEAST_SECONDS, ModelTimer, reserved
 from treadle.tuning.measure import LocalMeasurer, Measurer, RemoteMeasurer
-from treadle.tuning.preview import Preview, preview, preview_for_gpu
+from treadle.tuning.preview import Preview, preview
 from treadle.tuning.ranged import RangedTuner
 from treadle.tuning.tasks import GroupTask, cluster, default_programs, stale_entries, tasks_of
-from treadle.tuning.tuner import Show, Tuner
+from treadle.tuning.tuner import PredictedTuner, Show, Tuner
 from treadle.tuning.workers import ChildPool, Workers, this_machine
 
 _LEAST_SECONDS = 1.0
@@ -58,10 +60,11 @@ def tune(
     scheduler: str | None = None,
     stale: bool = False,
     weights: Weights | None = None,
+    target: str | Target = "cpu",
     show: Show = lambda groups, current: None,
 ) -> list[Group]:
-    """Searches schedules for a model's kernels on this machine's processor, and writes those that are faster to a
-    database.
+    """Searches schedules for a model's kernels on this machine's processor or GPU, and writes those that are faster to
+    a database.
 
     model:    path of an .onnx file
     database: folder of tuned schedules, created if it is missing; pass it to `compile(..., database=...)`
@@ -82,6 +85,8 @@ def tune(
         other versions of treadle, each together with its default; the groups of these entries are returned
     weights:  of a model with ranges, how often the values of a symbol occur: `{"seq": {37: 120, 128: 44}}`; default:
         values spread over the range
+    target:   "cpu", "cuda" for this machine's GPU, or a GPU such as "sm_89". Kernels for one that is not here are
+        neither built nor timed: what is predicted to be faster is written, and marked as predicted
     show:     called with all groups, and the one that is being tuned, after each change
 
     Every candidate is compared with the group's definition in float64 before it is timed. Raises TreadleError for
@@ -89,29 +94,37 @@ def tune(
     """
     started = time.monotonic()
     _check(seconds, trials, strategy)
-    if not stale and not can_learn():
+    given = resolve_target(target)
+    is_predicted = given.is_cuda and measurer is None and why_no_gpu() is not None
+    if not stale and not is_predicted and not can_learn():
         print(f"warning: {MISSING}", file=sys.stderr)
     with ExitStack() as stack:
-        workers = stack.enter_context(_workers(executor, scheduler))
+        workers, how = stack.enter_context(_workers(executor, scheduler, given)), PREDICTED if is_predicted else ""
         if measurer is None:
             measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
             stack.callback(measurer.close)
+        if isinstance(measurer, LocalMeasurer) and not is_predicted:
+            how = measurer.device(given)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
         tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights, constants)
         if stale and any(task.points for task in tasks):
             raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
         own = load_environment().num_threads if scheduler is None else target.cores
         is_ranged = any(task.points for task in tasks)
-        whole = reserved(seconds) if isinstance(measurer, LocalMeasurer) and not is_ranged and not stale else 0.0
-        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole, started)
+        in_model = isinstance(measurer, LocalMeasurer) and not is_ranged and not stale
+        whole = reserved(seconds) if in_model else 0.0
+        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole, started, how)
         folder = Database(Path(database))
+        if is_predicted:
+            return _predicted(tasks, folder, search, workers, show, stale=stale)
         if not stale:
             tuner = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
             found = tuner.run()
             if whole:
+                measurer.close()  # its process has the device, and the next one wants it
                 hardware = workers.machine.hardware
                 tuner.confirm_in_model(
-                    ModelTimer(Path(model), shapes, constants, precision, search.threads, folder, hardware)
+                    ModelTimer(Path(model), target, shapes, constants, precision, search.threads, folder, hardware)
                 )
             for group in found:
                 group.alone = None if whole else _why_alone(is_ranged, seconds)
@@ -121,6 +134,16 @@ def tune(
             return []
         tuner = Tuner([each.task for each in entries], folder, search, workers, measurer, show=show)
         return tuner.remeasure([each.candidate for each in entries])
+
+
+def _predicted(
+    tasks: Sequence[GroupTask], folder: Database, search: Options, workers: Workers, show: Show, *, stale: bool
+) -> list[Group]:
+    """The search for a GPU that is not here; TreadleError for what needs one."""
+    if stale or any(task.points for task in tasks):
+        what = "--stale" if stale else "a model with a range"
+        raise TreadleError(f"{what} needs kernels that are timed; {why_no_gpu()}", "tune", "a machine with the GPU")
+    return PredictedTuner(tasks, folder, search, workers, LocalMeasurer(), show, Analytic()).run()
 
 
 def _why_alone(is_ranged: bool, seconds: float) -> str:
@@ -162,12 +185,7 @@ def previews(
     seconds: for all of it but the compiler's passes; groups share them evenly
     """
     options, given = CompileOptions(parse_precision(precision)), normalized(shapes)
-    if target is not None and target.is_cuda:
-        tasks = tasks_of_model(Path(model), target, given, options, groups, constants=constants)
-        for task, left in _sharing(tasks, seconds):
-            yield preview_for_gpu(task, strategy, seed, left)
-        return
-    with _workers(executor, scheduler) as workers:
+    with _workers(executor, scheduler, target) as workers:
         tasks = tasks_of_model(Path(model), workers.machine.target, given, options, groups, constants=constants)
         for task, left in _sharing(tasks, seconds):
             yield preview(task, workers, strategy, seed, left)
@@ -187,8 +205,10 @@ def _until(end: float) -> float:
 
 
 @contextmanager
-def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Workers]:
+def _workers(executor: Executor | None, scheduler: str | None, target: Target | None) -> Generator[Workers]:
     """The caller's workers, a cluster's, or one of this machine for each core."""
+    if scheduler is not None and target is not None and target.is_cuda:
+        raise TreadleError("a cluster's workers do not time kernels for GPUs yet", "--scheduler", "--target cpu")
     if scheduler is not None:
         with cluster(scheduler) as workers:
             yield workers
@@ -196,11 +216,11 @@ def _workers(executor: Executor | None, scheduler: str | None) -> Generator[Work
         if not isinstance(executor, Executor):  # pyright: ignore[reportUnnecessaryIsInstance]  # of untyped callers
             given = f"executor is {type(executor).__name__}"
             raise TreadleError(given, "tune", "a concurrent.futures.Executor on machines like this one")
-        yield Workers(executor, this_machine())
+        yield Workers(executor, this_machine(target))
     else:
         own = ChildPool(available_cores(), _BUILD_SECONDS)
         try:
-            yield Workers(own, this_machine(), own.abandon)
+            yield Workers(own, this_machine(target), own.abandon)
         finally:
             own.shutdown(wait=False)  # what is wanted has ended
 

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from treadle.errors import TreadleError
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.search.predict import Forecast, cpu_terms
+from treadle.schedules.search.predict import predicted_terms
 from treadle.schedules.search.rejections import Survey, survey
-from treadle.schedules.search.strategies import STRATEGIES
-from treadle.schedules.search.strategy import Explored
-from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.target import Target
 from treadle.tuning.candidates import Left, Predictions
 from treadle.tuning.group_search import GroupSearch
@@ -79,51 +76,8 @@ def preview(task: GroupTask, workers: Workers, strategy: str, seed: int, left: L
     return Preview(task, surveyed, default, tuple(sorted(others, key=_seconds)), is_complete)
 
 
-def preview_for_gpu(task: GroupTask, strategy: str, seed: int, left: Left = endless) -> Preview:
-    """The same for a GPU, which need not be there."""
-    if strategy not in STRATEGIES:
-        raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
-    whole, forecasts = left(), _Forecasts(task, left)
-    surveyed = survey(task.search, seed, left=lambda: left() - whole * (1 - _SURVEYED) if whole < inf else inf)
-    explored, is_complete = Explored(task.search, f"{strategy} {seed}"), True
-    explored.take([task.default])
-    try:
-        STRATEGIES[strategy](explored, forecasts, f"{seed} {task.digest}").propose(MEASURED)
-    except OutOfTimeError:
-        is_complete = False
-    others = [
-        Predicted(each, {"predicted": seconds})
-        for each, seconds in forecasts.known.items()
-        if each != task.default and seconds is not None
-    ]
-    return Preview(task, surveyed, _default_for_gpu(task), tuple(sorted(others, key=_seconds)), is_complete)
-
-
-def _default_for_gpu(task: GroupTask) -> Predicted:
-    try:
-        return Predicted(task.default, {"predicted": Forecast(task.search).seconds(task.default)})
-    except TreadleError as error:
-        return Predicted(task.default, error=str(error))
-
-
-class _Forecasts:
-    """Predicts from values while there is time, and keeps what it predicted."""
-
-    def __init__(self, task: GroupTask, left: Left):
-        self._forecast, self._left = Forecast(task.search), left
-        self.known: dict[Candidate, float | None] = {}
-
-    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        for each in candidates:
-            if self._left() <= 0:
-                raise OutOfTimeError
-            if each not in self.known:
-                (self.known[each],) = self._forecast([each])
-        return [self.known[each] for each in candidates]
-
-
 def _predicted(predictions: Predictions, candidates: Sequence[Candidate], target: Target) -> list[Predicted]:
-    works: list[tuple[Candidate, Work | None]] = []
+    works: list[tuple[Candidate, AnyWork | None]] = []
     for each in candidates:
         try:
             works.append((each, predictions.work(each)))
@@ -132,7 +86,7 @@ def _predicted(predictions: Predictions, candidates: Sequence[Candidate], target
     return [
         Predicted(each, error=predictions.error(each) or _NO_TIME)
         if work is None
-        else Predicted(each, cpu_terms(work, target))
+        else Predicted(each, predicted_terms(work, target))
         for each, work in works
     ]
 
@@ -141,4 +95,4 @@ def _seconds(predicted: Predicted) -> float:
     return float("inf") if predicted.seconds is None else predicted.seconds
 
 
-__all__ = ["Predicted", "Preview", "preview", "preview_for_gpu"]
+__all__ = ["Predicted", "Preview", "preview"]

@@ -6,10 +6,10 @@ import importlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -20,7 +20,8 @@ from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.location import name_nodes
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, TemplateOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.schedule.instance import GroupProgram, anchor_of, group_program, ranged_group_program
+from treadle.passes.schedule.construct import ProgramsOf, decision, default_programs, search_of
+from treadle.passes.schedule.instance import GroupProgram, group_program, ranged_group_program
 from treadle.passes.schedule.schedule_select import (
     check_entry,
     default_schedule,
@@ -30,21 +31,15 @@ from treadle.passes.schedule.schedule_select import (
     symbols_of,
 )
 from treadle.schedules.joint import Point, Weights, checked
-from treadle.schedules.rules.programs import programs
-from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched
-from treadle.schedules.search.programs import decisions_of, taken, template_program
-from treadle.schedules.template import Anchor
-from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.search.programs import decisions_of
 from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 from treadle.tuning.workers import Machine, Workers, workers_of
 
 POINTS_TIMED = 6
 """Points at which a group of a ranged model is timed: they share the two seconds of a round of eight candidates."""
-ProgramsOf: TypeAlias = Callable[[Anchor, Target], Sequence[ProgramOp]]
-"""Gives the schedule programs among which an anchor's schedule is searched."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +81,6 @@ class GroupTask:
         return f"{self.label} {shapes}"
 
 
-def default_programs(anchor: Anchor, target: Target) -> Sequence[ProgramOp]:
-    """The programs that the default rules write."""
-    return programs(anchor, target, default_rules(target))
-
-
 def tasks_of(
     module: ModuleOp, target: Target, programs_of: ProgramsOf = default_programs, weights: Weights | None = None
 ) -> list[GroupTask]:
@@ -116,12 +106,7 @@ def tasks_of(
 
 def schedule_of(task: GroupTask, candidate: Candidate) -> UseAttr | ProgramOp:
     """What a database says of a candidate: a template with its choices, or the program with its decisions."""
-    replayed = task.search.replay(candidate)
-    return (
-        replayed
-        if isinstance(replayed, UseAttr)
-        else taken(task.search.by_name[candidate.program], candidate.decisions)
-    )
+    return decision(task.search, candidate)
 
 
 def _with_points(task: GroupTask, target: Target, weights: Weights | None) -> GroupTask:
@@ -150,16 +135,6 @@ def _is_legal(search: Task, candidate: Candidate) -> bool:
     return True
 
 
-def _search(fused: FusedOp, target: Target, programs_of: ProgramsOf) -> tuple[Task, Candidate]:
-    """The programs of a group, the default schedule's among them, and that schedule as a candidate."""
-    anchor, use = anchor_of(fused), default_schedule(fused, target)
-    found = list(programs_of(anchor, target))
-    if all(program.sym_name.data != use.template.data for program in found):
-        found.append(template_program(TEMPLATES[use.template.data], anchor, target))
-    task = Task(anchor, target, tuple(found))
-    return task, task.candidate(use)
-
-
 def _task(digest: str, program: GroupProgram, count: int, target: Target, programs_of: ProgramsOf) -> GroupTask:
     main = program.module.body.block.first_op
     if not isinstance(main, FuncOp):
@@ -173,7 +148,7 @@ def _task(digest: str, program: GroupProgram, count: int, target: Target, progra
         )
         for kind, types in (("input", inputs), ("output", outputs))
     ]
-    search, default = _search(program.fused, target, programs_of)
+    search, default = search_of(program.fused, default_schedule(program.fused, target), target, programs_of)
     return GroupTask(
         digest, program.label, program.text(), count, specs[0], specs[1], program.constants, program, search, default
     )

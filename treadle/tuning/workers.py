@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from treadle.artifact.cache import kernel_fingerprint, source_fingerprint
 from treadle.backends.c.compiler import find_toolchain
+from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.target import Target
@@ -122,8 +123,11 @@ class Machine:
         return Target.parse(self.target_text)
 
 
-def this_machine() -> Machine:
-    """The machine of this process."""
+def this_machine(target: Target | None = None) -> Machine:
+    """The machine of this process, or a GPU, which need not be there, and what compiles for it here."""
+    if target is not None and target.is_cuda:
+        compiler = f"NVRTC {nvrtc_version()}" if nvrtc_is_installed() else "no NVRTC"
+        return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
     target = host_target()
     compiler = find_toolchain(load_environment(), target).identity().splitlines()[0]
     return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
@@ -205,7 +209,7 @@ def _machine_there(_: None) -> Machine:
 
 def _on(meant: Machine, function: Callable[[S], T], item: S) -> T:
     """On the worker: the call, if this is the machine that it is meant for."""
-    here = this_machine()
+    here = this_machine(meant.target)
     if here != meant:
         raise _unlike(here, meant)
     return function(item)

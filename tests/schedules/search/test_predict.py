@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp, i32
@@ -12,11 +10,11 @@ from tests.helpers.graphs import Graph
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp, ReductionOp, TransposeOp
 from treadle.dialects.registry import treadle_context
-from treadle.schedules.search.candidate import Task
+from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import template_program
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
-from treadle.tuning.group_search import ranked_for_gpu
 from treadle.tuning.tasks import tasks_of
 
 A100 = Target.parse("sm_80")
@@ -39,12 +37,18 @@ def fused_of(module: ModuleOp) -> FusedOp:
     return fused
 
 
+def ranked(task: Task) -> list[tuple[Candidate, float]]:
+    """All candidates with their predicted seconds, fastest first."""
+    forecast = Forecast(task)
+    return sorted(((each, forecast.seconds(each)) for each in task.distinct()), key=lambda pair: pair[1])
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(np.float32, 104), (np.float16, 192), (np.uint8, 192)])
 def test_a_space_is_ranked_without_kernels(dtype: Dtype, size: int) -> None:
     (task,) = tasks_of(product(4096, 4096, 4096, dtype), A100)
     names = {task.default.program}
     search = Task(task.search.anchor, A100, tuple(p for p in task.search.programs if p.sym_name.data in names))
-    ranking = ranked_for_gpu(dataclasses.replace(task, search=search))
+    ranking = ranked(search)
     assert len(ranking) == size
     times = dict(ranking)
     assert list(times.values()) == sorted(times.values())
@@ -60,6 +64,6 @@ def test_any_template_is_ranked() -> None:
     lower(treadle_context(), module, A100, after="graph", to="fuse")
     (task,) = tasks_of(module, A100)
     program = template_program(TEMPLATES["reduce_cuda"], task.search.anchor, A100)
-    ranking = ranked_for_gpu(dataclasses.replace(task, search=Task(task.search.anchor, A100, (program,))))
+    ranking = ranked(Task(task.search.anchor, A100, (program,)))
     assert len(ranking) == 30
     assert all(1e-6 < seconds < 1e-3 for _, seconds in ranking)

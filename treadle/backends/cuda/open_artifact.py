@@ -33,7 +33,7 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     for launch in manifest.launches:
         what = f"kernel '{launch.kernel}'"
         check_interface(images[launch.image], kernel_interface(launch), what, artifact.folder / launch.image)
-    launches = [_launch(launch, images[launch.image]) for launch in manifest.launches]
+    launches = [launch_of(launch, images[launch.image]) for launch in manifest.launches]
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
     constants = read_weights(artifact)
     memory = constants, manifest.arena_bytes, manifest.zeroed_bytes
@@ -68,7 +68,8 @@ def _rebuilt_images(artifact: Artifact, names: list[str]) -> Mapping[str, bytes]
     return {name: cubin.image for name, cubin in zip(names, cubins, strict=True)}
 
 
-def _launch(launch: KernelLaunch, image: bytes) -> Launch:
+def launch_of(launch: KernelLaunch, image: bytes) -> Launch:
+    """A launch of an artifact with its cubin."""
     return Launch(
         kernel=launch.kernel,
         image=image,

@@ -35,11 +35,8 @@ def write_kernels(
     `progress` is called with the fraction of this that is done. Raises what the printer and NVRTC raise.
     """
     progress("printing CUDA", 0.0)
-    printed = print_kernels(module)
-    names = dict(zip((unit.name for unit in printed), file_names([unit.name for unit in printed]), strict=True))
-    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
-    launches = tuple(_launch(launch, kernels, names) for launch in program.launches)
-    units = _described(printed, launches)
+    units, launches = printed_launches(module, program)
+    names = _file_names(units)
     text = folder / "kernels"
     text.mkdir()
     shutil.copyfile(HEADER, text / HEADER.name)
@@ -50,6 +47,19 @@ def write_kernels(
     for unit, cubin in zip(units, _compiled(units, target, progress), strict=True):
         (text / f"{names[unit.name]}.cubin").write_bytes(cubin.image)
     return launches
+
+
+def printed_launches(module: ModuleOp, program: Program) -> tuple[tuple[Unit, ...], tuple[KernelLaunch, ...]]:
+    """The kernels of a lowered module as units, and their launches. Raises what the printer raises."""
+    printed = print_kernels(module)
+    names = _file_names(printed)
+    kernels = {op.sym_name.data: op for op in module.walk() if isinstance(op, KernelOp)}
+    launches = tuple(_launch(launch, kernels, names) for launch in program.launches)
+    return tuple(_described(printed, launches)), launches
+
+
+def _file_names(units: Sequence[Unit]) -> dict[str, str]:
+    return dict(zip((unit.name for unit in units), file_names([unit.name for unit in units]), strict=True))
 
 
 def _described(units: Sequence[Unit], launches: Sequence[KernelLaunch]) -> list[Unit]:
@@ -63,7 +73,7 @@ def _with_interface(unit: Unit, interface: str) -> Unit:
     return Unit(unit.name, f"{unit.text}{addition}", None if unit.code is None else f"{unit.code}{addition}")
 
 
-def _compiled(units: list[Unit], target: Target, progress: Progress) -> list[Cubin]:
+def _compiled(units: Sequence[Unit], target: Target, progress: Progress) -> list[Cubin]:
     """The units' cubins, compiled in batches so that progress is reported between them."""
     cache = store_of(load_environment())
     cubins: list[Cubin] = []

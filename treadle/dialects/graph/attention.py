@@ -153,7 +153,9 @@ class AttentionOp(Operator):
         total = b.reduce("add", [keys], lambda inner, n: weight(inner, n[0]))
 
         def product(inner: DefinitionBuilder, n: Sequence[Scalar]) -> Scalar:
-            share = inner.binary("div", weight(inner, n[0]), total)
+            # An operand of a product has the operands' type: weights of 16 bits are rounded.
+            exact = inner.binary("div", weight(inner, n[0]), total)
+            share = widened(inner, convert(inner, exact, self.type.get_element_type()))
             position = [*shared, n[0], j]
             if length is None:
                 return inner.mul(share, widened(inner, inner.at(self.v, position)))

@@ -23,6 +23,13 @@ from treadle.dialects.location import location_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of, required_within
+from treadle.passes.schedule.construct import (
+    constructed,
+    decision,
+    default_programs,
+    search_of,
+    template_programs,
+)
 from treadle.passes.schedule.instance import (
     SYMBOLS,
     anchor_of,
@@ -49,6 +56,7 @@ from treadle.schedules.work.recorder import work_of
 from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 from treadle.target.host import hardware_of
+from treadle.target.options import Construction, parse_construction
 
 # Which kernels a product of a ranged model gets: those that a cost model predicts to be worth dispatching among.
 
@@ -234,26 +242,53 @@ class ScheduleSelectPass(ModulePass):
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
         default is taken.
+    construct: how a group of a static model that has no entry gets its schedule: `default`, or the strategy of a search
+        (`walk`, `evolution`, or `exhaustive` over the templates' spaces) whose first proposal is taken if it is
+        predicted to be faster. Nothing is built or timed.
     """
 
     name = "schedule-select"
     target: str = "cpu"
     database: str = ""
+    construct: str = "default"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         tuned = _opened(Path(self.database), target) if self.database else None
         used: list[Entry] = []
-        ranged = RangedSchedules(target)
+        ranged, searched = RangedSchedules(target), _Constructions(target, parse_construction(self.construct))
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if fused.schedule is None:
                 entry = None if tuned is None else tuned_entry(fused, target, tuned)
                 used += [] if entry is None else [entry]
-                if entry is None:
-                    fused.schedule = ranged.of(fused, default_schedule(fused, target))
-                else:
+                if entry is not None:
                     fused.schedule = placed(op, entry.schedule)
+                elif fused.required_regions is None:
+                    fused.schedule = _placed_one(op, searched.of(fused))
+                else:
+                    fused.schedule = ranged.of(fused, default_schedule(fused, target))
         _warn_of_stale(used, self.database)
+
+
+class _Constructions:
+    """The schedules that are chosen by predicted time; those of equal groups are searched once."""
+
+    def __init__(self, target: Target, construction: Construction):
+        self._target, self._construction = target, construction
+        self._known: dict[str, UseAttr | ProgramOp] = {}
+
+    def of(self, fused: FusedOp) -> UseAttr | ProgramOp:
+        """The schedule of a group."""
+        default = default_schedule(fused, self._target)
+        if self._construction == "default":
+            return default
+        digest = group_program(fused).digest()
+        if digest not in self._known:
+            written = template_programs if self._construction == "exhaustive" else default_programs
+            task, candidate = search_of(fused, default, self._target, written)
+            found = constructed(task, candidate, self._construction)
+            self._known[digest] = default if found.candidate == candidate else decision(task, found.candidate)
+        return self._known[digest]
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:

@@ -21,7 +21,7 @@ from treadle.schedules.search.programs import Replayed, replay
 from treadle.schedules.search.sampler import Sampler
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.target import Target
 
 _RECENT = 4096
@@ -191,7 +191,7 @@ class Measured:
 
     candidate: Candidate
     seconds: float | None
-    work: Work | None = None
+    work: AnyWork | None = None
 
 
 class Strategy(Protocol):
@@ -210,11 +210,11 @@ class Strategy(Protocol):
 class CostModel(Protocol):
     """Predicts how long kernels take from the work that they do."""
 
-    def seconds(self, works: Sequence[Work], target: Target) -> Sequence[float]:
+    def seconds(self, works: Sequence[AnyWork], target: Target) -> Sequence[float]:
         """The predicted seconds of each kernel."""
         ...
 
-    def learn(self, results: Mapping[str, Sequence[tuple[Work, float]]], target: Target) -> None:
+    def learn(self, results: Mapping[str, Sequence[tuple[AnyWork, float]]], target: Target) -> None:
         """Takes notice of kernels' works and measured seconds, by the digests of their groups."""
         ...
 

@@ -34,7 +34,7 @@ from treadle.errors import TOO_DEEP, TreadleError
 from treadle.schedules.search.database_files import ACCEPTED, MOST_ENTRY_BYTES, DatabaseFiles, slug
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.trials import Trial, read_ledgers, read_trials, real, seconds_of, trial_lines
-from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.shapes.decision_tree import Tree
 from treadle.support.files import read_regular
 from treadle.target import Target
@@ -145,6 +145,10 @@ def _cannot_write(path: Path, error: OSError) -> TreadleError:
 
 
 RECORD = "schedule.record"
+PREDICTED = "predicted"
+"""How times came about that no device was asked for."""
+_OPTIONAL = ("in_model", "how")
+"""Fields of a record that an entry may lack."""
 TARGET = "target.txt"
 """The file of a hardware's folder that has the text of its target."""
 _LABEL_LENGTH = 60
@@ -157,6 +161,7 @@ class Record:
     target, hardware: what it was tuned for, and where; compiler: what compiled the kernels
     sources: the fingerprint of the sources that wrote them; date: ISO 8601
     in_model: what timing it in the whole model said, of a schedule that was kept or dropped; empty where it was not
+    how: of a GPU's kernels, the device on which they were timed, or `PREDICTED`
     """
 
     us: float
@@ -167,6 +172,7 @@ class Record:
     sources: str
     date: str
     in_model: str = ""
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -269,7 +275,7 @@ class Database(DatabaseFiles):
         path = self.folder / slug(hardware) / TARGET
         return Target.parse(_text(path).strip()) if path.exists() else None
 
-    def measured_works(self, hardware: str) -> dict[str, list[tuple[Work, float]]]:
+    def measured_works(self, hardware: str) -> dict[str, list[tuple[AnyWork, float]]]:
         """The works and seconds (see `seconds_of`) of all measured candidates, by the names of their groups' files."""
         paths = sorted((self.folder / slug(hardware)).glob("*.jsonl"))
         return {path.stem: _timed_works(path) for path in paths}
@@ -307,7 +313,7 @@ def _text(path: Path) -> str:
         raise TreadleError("cannot read: it is no text in UTF-8", path, ACCEPTED) from error
 
 
-def _timed_works(path: Path) -> list[tuple[Work, float]]:
+def _timed_works(path: Path) -> list[tuple[AnyWork, float]]:
     """The works and seconds of a group's candidates; none, and a warning on stderr, for what is no regular file."""
     try:
         timed = list(seconds_of(read_trials(path)))
@@ -360,14 +366,14 @@ def _first(module: ModuleOp) -> Operation:
 def _attribute(record: Record) -> DictionaryAttr:
     values: dict[str, Any] = {}
     for name, value in asdict(record).items():
-        if name == "in_model" and not value:
+        if name in _OPTIONAL and not value:
             continue
         values[name] = FloatAttr(value, f64) if isinstance(value, float) else StringAttr(value)
     return DictionaryAttr(values)
 
 
 def _record(attribute: DictionaryAttr, path: Path) -> Record:
-    values: dict[str, Any] = {"in_model": ""}
+    values: dict[str, Any] = dict.fromkeys(_OPTIONAL, "")
     for name, value in attribute.data.items():
         values[name] = value.value.data if isinstance(value, FloatAttr) else getattr(value, "data", None)
     types = {name: float if name in ("us", "default_us") else str for name in Record.__dataclass_fields__}

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from treadle.schedules.search.predict import cpu_seconds
+from treadle.schedules.search.predict import block_cycles, cpu_seconds, gpu_seconds, predicted_seconds, resident_blocks
 from treadle.schedules.work.cpu_work import MASK_OPERATIONS, Body, Work
+from treadle.schedules.work.gpu_work import AnyWork, GpuWork
 from treadle.target import KIB, Target
 
 # A CPU kernel's work as numbers that a learned cost model reads: logarithms, and parts of what a processor can do.
@@ -37,12 +38,32 @@ _LARGEST_BODIES = 2
 _LATENCY = 4.0
 
 
-def features(work: Work, target: Target) -> list[float]:
-    """41 numbers for every kernel.
+def features(work: AnyWork, target: Target) -> list[float]:
+    """As many numbers for every kernel of one kind of target.
 
     They do not depend on the unit of time: the model learns by what factor the analytic one errs, from kernels of all
     groups together.
     """
+    return _of_gpu(work, target) if isinstance(work, GpuWork) else _of_cpu(work, target)
+
+
+def _of_gpu(work: GpuWork, target: Target) -> list[float]:
+    """How often a multiprocessor is filled, the parts of its time in which each resource is busy, and counts."""
+    resident = max(resident_blocks(work, target), 1)
+    rounds = work.blocks / (target.multiprocessors * resident)
+    busy = list(block_cycles(work, target).values())
+    whole = max(*busy, 1.0)
+    steps, count = max(work.steps, 1.0), [work.barriers, work.round_trips, float(work.ahead)]
+    return [
+        _log(gpu_seconds(work, target) * 1e9), _log(work.blocks), float(work.threads), float(work.registers),
+        float(resident), _log(rounds), ceil(rounds) / max(rounds, 2**-10), *(each / whole for each in busy),
+        _log(whole), *count, _log(work.steps), whole / steps, work.barriers / steps, _log(work.operations),
+        _log(work.tensor_flops), _log(work.sectors), _log(work.accesses), _log(work.bytes), float(work.shared_bytes),
+        float(work.min_blocks),
+    ]  # fmt: skip
+
+
+def _of_cpu(work: Work, target: Target) -> list[float]:
     workers = min(target.cores, work.blocks)
     rounds = ceil(work.blocks / workers)
     bodies = sorted(work.bodies, key=_cycles, reverse=True)
@@ -121,6 +142,17 @@ def can_learn() -> bool:
     return find_spec("sklearn") is not None
 
 
+class Analytic:
+    """Predicts with the analytic model, whatever was measured."""
+
+    def seconds(self, works: Sequence[AnyWork], target: Target) -> Sequence[float]:
+        """The predicted seconds of each kernel."""
+        return [predicted_seconds(work, target) for work in works]
+
+    def learn(self, results: Mapping[str, Sequence[tuple[AnyWork, float]]], target: Target) -> None:
+        """Nothing is learned."""
+
+
 class Learned:
     """Predicts with the analytic model, and corrects it as soon as there are `LEAST_RECORDS` records.
 
@@ -138,9 +170,9 @@ class Learned:
         """Whether it predicts something else than the analytic model."""
         return self._trees is not None
 
-    def seconds(self, works: Sequence[Work], target: Target) -> Sequence[float]:
+    def seconds(self, works: Sequence[AnyWork], target: Target) -> Sequence[float]:
         """The predicted seconds of each kernel. What all kernels of its group have in common is that of most groups."""
-        analytic = [cpu_seconds(work, target) for work in works]
+        analytic = Analytic().seconds(works, target)
         if self._trees is None or not works:
             return analytic
         rows = np.array([features(work, target) for work in works])
@@ -148,12 +180,12 @@ class Learned:
             factors = np.exp(self._trees.predict(rows) + self._common)
         return [time * float(factor) for time, factor in zip(analytic, factors, strict=True)]
 
-    def learn(self, results: Mapping[str, Iterable[tuple[Work, float]]], target: Target) -> None:
+    def learn(self, results: Mapping[str, Iterable[tuple[AnyWork, float]]], target: Target) -> None:
         """Adds kernels with their measured seconds, by the names of their groups, and fits all anew."""
         for group, records in results.items():
             rows = self._rows.setdefault(group, [])
             for work, seconds in records:
-                rows.append((tuple(features(work, target)), log(seconds / cpu_seconds(work, target))))
+                rows.append((tuple(features(work, target)), log(seconds / predicted_seconds(work, target))))
         groups = [rows for rows in self._rows.values() if len(rows) > 1]
         if results and sum(map(len, groups)) >= LEAST_RECORDS and can_learn():
             self._fit(groups)

@@ -26,6 +26,7 @@ from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
 from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.work.cpu_work import Body, Reuse, Work
+from treadle.schedules.work.gpu_work import AnyWork, GpuWork
 from treadle.support.files import open_regular
 
 # Numbers of records, which are text that anybody can edit: what no search writes is refused before it is computed
@@ -137,8 +138,10 @@ _DIGITS = 6
 """More than a model can tell apart."""
 
 
-def work_record(work: Work) -> dict[str, Any]:
-    """Numbers and lists of numbers."""
+def work_record(work: AnyWork) -> dict[str, Any]:
+    """Numbers and lists of numbers; of a kernel for a GPU, its fields by their names."""
+    if isinstance(work, GpuWork):
+        return {name: _short(number) for name, number in asdict(work).items()}
     return {
         "blocks": work.blocks,
         "threads": work.threads,
@@ -148,11 +151,13 @@ def work_record(work: Work) -> dict[str, Any]:
     }
 
 
-def work_of_record(found: Mapping[str, Any]) -> Work:
+def work_of_record(found: Mapping[str, Any]) -> AnyWork:
     """What was recorded; ValueError, KeyError or TypeError for anything else.
 
     OtherCountsError for what was recorded before as much was counted as today.
     """
+    if "bodies" not in found:
+        return _gpu_work(found)
     if any(len(body) != len(fields(Body)) for body in found["bodies"]):
         raise OtherCountsError("a body has another number of counts")
     bodies = tuple(Body(*map(real, body)) for body in found["bodies"])
@@ -160,6 +165,17 @@ def work_of_record(found: Mapping[str, Any]) -> Work:
     if not reuse:
         raise ValueError("a kernel moves some bytes")
     return Work(whole(found["blocks"], 1), whole(found["threads"], 1), bodies, reuse, real(found["share"]))
+
+
+def _gpu_work(found: Mapping[str, Any]) -> GpuWork:
+    if set(found) != {each.name for each in fields(GpuWork)}:
+        raise OtherCountsError("a kernel for a GPU has other counts")
+    values: dict[str, Any] = {}
+    for each in fields(GpuWork):
+        values[each.name] = whole(found[each.name]) if each.type == "int" else real(found[each.name])
+    if not values["blocks"] or not values["threads"] or not values["min_blocks"]:
+        raise ValueError("a kernel has blocks and threads")
+    return GpuWork(**values)
 
 
 def _short(number: float) -> float:
@@ -190,7 +206,7 @@ class Trial:
     predicted_us: float | None = None
     error: str | None = None
     of: int = 1
-    work: Work | None = None
+    work: AnyWork | None = None
 
 
 def seconds_beside(trial: Trial, reference: float | None) -> float | None:
@@ -337,7 +353,7 @@ def _trial(found: Mapping[str, Any]) -> Trial:
     )  # fmt: skip
 
 
-def _work(found: Any) -> Work | None:
+def _work(found: Any) -> AnyWork | None:
     """The work of a record; None where there is none, or one that today's models do not read."""
     try:
         return None if found is None else work_of_record(found)

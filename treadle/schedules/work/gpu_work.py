@@ -17,6 +17,7 @@ from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
+from treadle.schedules.work.cpu_work import Work
 from treadle.schedules.work.rules import combined_accesses, lowered_copies, split_loops, unrolled_loops
 from treadle.schedules.work.tree import (
     Access,
@@ -146,6 +147,10 @@ class GpuWork:
     def warps(self) -> int:
         """Warps of a block."""
         return -(-self.threads // WARP)
+
+
+AnyWork: TypeAlias = Work | GpuWork
+"""The work of a kernel for either kind of target."""
 
 
 def in_warps(addresses: Addresses, lanes: int = WARP) -> Addresses:

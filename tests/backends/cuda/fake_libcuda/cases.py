@@ -328,6 +328,7 @@ CASES: dict[str, Callable[[], None]] = {
         runner_cases.the_benchmark_measures_and_writes,
         runner_cases.the_first_minutes_are_rehearsed,
         runner_cases.schedules_are_timed_and_a_second_run_measures_nothing,
+        runner_cases.a_search_times_kernels_and_its_entries_are_used,
         out_of_memory_is_told_and_leaks_nothing,
         a_kernel_that_is_not_in_the_image,
         images_that_are_none,

@@ -34,6 +34,7 @@ const std::map<int, int> ATTRIBUTES = {
     {8, 48 * 1024},                        // shared memory of a block without a wish for more
     {10, 32},                              // warp size
     {12, 65536},                           // registers of a block
+    {38, 1 << 16},                         // bytes of L2
     {39, 2048},                            // threads of a multiprocessor
 };
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,17 @@ from tests.backends.cuda.conformance.runners import on_device
 from tests.backends.cuda.fake_libcuda.as_python import emulated
 from tests.backends.cuda.fake_libcuda.setting import ONE, OUTPUT, SIZE, X, fails, image, kernel, launch, opened, program
 from tests.helpers.emulator_cache import cache_with_emulator
+from tests.tuning.small_model import write_model
+from treadle import compile
 from treadle.backends.cuda import write_artifact
 from treadle.backends.cuda.compiler import Cubin, Unit
 from treadle.backends.cuda.executor import Launch
+from treadle.schedules.rules.templates import templates
+from treadle.schedules.search.database import Database, read_entry
+from treadle.schedules.work.gpu_work import GpuWork
 from treadle.target import Target
+from treadle.tuning import candidates, in_model, tuner
+from treadle.tuning.model import tune
 
 
 def functions_of_the_header_run_as_on_a_gpu() -> None:
@@ -94,6 +102,50 @@ def schedules_are_timed_and_a_second_run_measures_nothing() -> None:
     assert (row["case"], row["template"], row["target"], row["size"]) == ("small", "transpose_cuda", "sm_80", 2)
     assert [each["difference"] for each in row["schedules"]] == [0.0, 0.0]
     assert all(each["cold_us"] > 0 and each["warm_us"] > 0 and each["rounds"] == 3 for each in row["schedules"])
+
+
+def a_search_times_kernels_and_its_entries_are_used() -> None:
+    """`treadle tune --target cuda`: builds here, times in a process that owns the device; one candidate of which is
+    wrong, and one of which writes where no memory is. `compile --database` takes what is written."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TREADLE_CACHE_DIR", str(cache_with_emulator(Path(folder))))
+        patch.setattr(tuner, "MEASURED", 4)
+        patch.setattr(in_model, "_TIMED_SECONDS", 0.2)
+        model, database = write_model(Path(folder) / "m.onnx"), Path(folder) / "tuned"
+        damaged = iter((None, None, "wrong", "lost"))
+
+        def compiled(unit: Unit, target: Target) -> Cubin:
+            text = _DAMAGE.get(next(damaged, None) or "", str)(unit.text)
+            return _emulated([Unit(unit.name, text)], target)[0]
+
+        patch.setattr(candidates, "compile_cubin", compiled)
+        patch.setattr(write_artifact, "compile_cubins", _emulated)
+        with ThreadPoolExecutor(1) as executor:
+            groups = tune(
+                model, database, target="cuda", groups=["matmul"], trials=5, seconds=600, executor=executor,
+                rules=(templates,), strategy="random",
+            )  # fmt: skip
+        (group,) = groups
+        trials = Database(database).trials(group.task.digest, group.hardware)
+        errors = [str(each.error) for each in trials if each.error is not None]
+        entries = [read_entry(path) for path in database.glob("*/*.mlir")]
+        again = compile(model, "cuda", database=database, cached=False)
+        again(np.zeros((20, 48), np.float32))
+        times = in_model.model_times((again.folder, again.folder), 1, 0.2)
+    assert group.hardware == "A100 SXM4 80GB sm_80", group.hardware
+    assert [each.us is not None for each in trials].count(True) >= 3 and len(errors) == 2, errors
+    assert any("is wrong in" in each for each in errors) and any("DeviceLostError" in each for each in errors), errors
+    assert {each.record.how for each in entries} <= {"Treadle emulator"}
+    assert all(isinstance(trial.work, GpuWork) for trial in trials if trial.us)
+    assert times.launches == ({}, {}) and min(times.calls[0]) > 0
+
+
+_BODY = ") {\n"
+_DAMAGE: dict[str, Callable[[str], str]] = {
+    "wrong": lambda text: text.replace(" += ", " -= "),
+    "lost": lambda text: text.replace(_BODY, f"{_BODY}if (threadIdx.x == 0) C[1 << 28] = 0.0f;\n", 1),
+}
+"""What makes a kernel give other numbers, or write where no memory is."""
 
 
 def the_first_minutes_are_rehearsed() -> None:

@@ -1,0 +1,73 @@
+"""Schedules that are chosen by predicted time: what is chosen, what stays, and that values are those of the default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+import treadle
+from tests.helpers.graphs import Graph
+from tests.helpers.small_searches import search_little
+from treadle.compiler.pipeline import lower
+from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.schedule.construct import constructed, decision, search_of, template_programs
+from treadle.passes.schedule.schedule_select import ScheduleSelectPass, check_use, default_schedule
+from treadle.schedules.search.predict import Forecast
+from treadle.target import Target
+
+
+def products(target: Target) -> ModuleOp:
+    """Two equal products and another one, after stage `fuse`."""
+    shapes = [(24, 40), (40, 48), (24, 40), (40, 48), (8, 200), (200, 16)]
+    graph = Graph(*(np.zeros(shape, np.float32) for shape in shapes))
+    module = graph.module(*(graph.add(MatmulOp(graph[n], graph[n + 1])) for n in (0, 2, 4)))
+    lower(treadle_context(), module, target, after="graph", to="fuse")
+    return module
+
+
+@pytest.mark.parametrize("name", ["sm_80", "avx2"])
+def test_what_an_exhaustive_search_predicts_to_be_fastest_is_chosen(name: str) -> None:
+    target = Target.parse(name)
+    module = products(target)
+    fused = next(op for op in module.walk() if isinstance(op, FusedOp))
+    task, default = search_of(fused, default_schedule(fused, target), target, template_programs)
+    found = constructed(task, default, "exhaustive")
+    times = [seconds for seconds in Forecast(task)(task.distinct()) if seconds is not None]
+    assert found.seconds == min(times) <= found.default_seconds
+    use = decision(task, found.candidate)
+    assert isinstance(use, UseAttr)
+    check_use(fused, use, target, "test")
+
+
+def test_equal_groups_are_searched_once_and_get_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    search_little(monkeypatch)
+    target = Target.parse("sm_80")
+    module = products(target)
+    ScheduleSelectPass(target="sm_80", construct="evolution").apply(treadle_context(), module)
+    first, second, _ = [op.schedule for op in module.walk() if isinstance(op, FusedOp)]
+    assert first is not None and first == second
+    module.verify()
+
+
+@pytest.mark.parametrize("construct", ["walk", "exhaustive"])
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+def test_what_is_constructed_computes_the_same(construct: str, target: str) -> None:
+    generator = np.random.default_rng(0)
+    x, w = (generator.standard_normal(shape).astype(np.float32) for shape in ((24, 40), (40, 48)))
+    graph = Graph(x, w)
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    device = None if target == "cpu" else "emulator"
+    model = treadle.compile(module, target, construct=construct, device=device)
+    (y,) = model(x, w)
+    np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-4)
+
+
+def test_a_construction_that_there_is_not() -> None:
+    with pytest.raises(
+        TreadleError, match="unknown construction 'best'; accepted: default, walk, exhaustive, evolution"
+    ):
+        treadle.compile(ModuleOp([]), construct="best")
