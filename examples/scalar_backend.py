@@ -41,18 +41,6 @@ Array = NDArray[Any]
 # The target: hardware as data. Templates choose tiles by it; a vector of 4 floats is the least that they know.
 TARGET = Target.parse("sse2")
 
-# The pass list: a CPU's, without what vectorises loops, prefetches, and splits register tiles.
-SCALAR: Passes = {
-    **PASSES["cpu"],
-    "loops": tuple(step for step in PASSES["cpu"]["loops"] if not step.spec.startswith("loop-vectorize")),
-    "lower": (
-        Step("loop-prove-bounds", "Every access is proved to lie within its buffer."),
-        Step("loop-lower-accesses", "Predicates of accesses become branches."),
-        Step("loop-to-c", "A kernel is a function of its buffers, of a worker, and of the number of workers."),
-    ),
-}
-
-
 _FOLDS = {"add": arith.AddfOp, "maximumf": arith.MaximumfOp, "minimumf": arith.MinimumfOp}
 
 
@@ -76,6 +64,19 @@ class FoldScalarsPass(ModulePass):
                 total = element if total is None else builder.insert(combine(total, element)).result
             Rewriter.replace_op(fold, [], [total])
             Rewriter.erase_op(load)
+
+
+# The pass list: a CPU's, without what vectorises loops, prefetches, and splits register tiles.
+SCALAR: Passes = {
+    **PASSES["cpu"],
+    "loops": tuple(step for step in PASSES["cpu"]["loops"] if not step.text.startswith("loop-vectorize")),
+    "lower": (
+        Step("loop-prove-bounds", "Every access is proved to lie within its buffer."),
+        Step("loop-lower-accesses", "Predicates of accesses become branches."),
+        Step("loop-to-c", "A kernel is a function of its buffers, of a worker, and of the number of workers."),
+        Step(FoldScalarsPass(), "What is left of vectors; a pass of this backend stands in its list by itself."),
+    ),
+}
 
 
 class ScalarC(CLanguage):
@@ -107,7 +108,6 @@ class ScalarModel:
     def __init__(self, module: ModuleOp, folder: Path) -> None:
         """Lowers a module of graph operators, in place; TreadleError for what has no scalar form here."""
         lower(ir.context(), module, TARGET, passes=SCALAR)
-        FoldScalarsPass().apply(ir.context(), module)
         self._program: Program = read_program(module)
         if self._program.symbols:
             raise TreadleError("a range of shapes", "scalar C", "a model of static shapes")
@@ -116,7 +116,18 @@ class ScalarModel:
         source, library = folder / "kernels.c", folder / "kernels.so"
         source.write_text("\n".join(['#include "treadle.h"', "", *map(print_kernel, kernels)]))
         includes = [f"-I{each}" for each in INCLUDE_DIRECTORIES]
-        command = ["cc", "-O2", "-fno-tree-vectorize", "-shared", "-fPIC", *includes, str(source), "-o", str(library)]
+        command = [
+            "cc",
+            "-O2",
+            "-fno-tree-vectorize",
+            "-Wno-psabi",
+            "-shared",
+            "-fPIC",
+            *includes,
+            str(source),
+            "-o",
+            str(library),
+        ]
         subprocess.run([*command, "-lm"], check=True)
         self._library = ctypes.CDLL(str(library))
         self._constants = [np.ascontiguousarray(each.array()) for each in self._program.constants]

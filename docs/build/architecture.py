@@ -184,7 +184,7 @@ def _pass_table() -> str:
     for stage in STAGES:
         for step, kinds in steps_of(stage.name):
             named = "both" if kinds == BOTH else "".join(kinds)
-            rows.append(f"| {stage.name} | `{step.spec}` | {named} | {step.why} |")
+            rows.append(f"| {stage.name} | `{step.text}` | {named} | {step.why} |")
     return "\n".join(rows) + "\n"
 
 

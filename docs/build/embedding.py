@@ -93,7 +93,7 @@ EXCERPTS: Excerpts = {
 }
 
 BACKEND_EXCERPTS: Excerpts = {
-    "backend passes": partial(_of_backend, "# The pass list", "\n\n_FOLDS"),
+    "backend passes": partial(_of_backend, "# The pass list", "\n\nclass ScalarC"),
     "backend printer": partial(_of_backend, "class ScalarC", "\n\nclass ScalarModel"),
 }
 

@@ -71,7 +71,7 @@ def steps_of(stage: str) -> list[tuple[Step, frozenset[TargetKind]]]:
 
 
 def _name(step: Step) -> str:
-    return step.spec.partition("{")[0]
+    return step.text.partition("{")[0]
 
 
 def chips_of(steps: Iterable[tuple[Step, frozenset[TargetKind]]]) -> list[Chip]:

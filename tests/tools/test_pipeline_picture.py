@@ -37,7 +37,7 @@ def test_every_stage_pass_and_dialect_is_named(picture: Element) -> None:
     texts = {text.text for text in picture.iter(f"{SVG}text")}
     assert {stage.name for stage in STAGES} <= texts
     everything = [step for passes in PASSES.values() for steps in passes.values() for step in steps]
-    assert {step.spec.partition("{")[0] for step in everything} <= texts
+    assert {step.text.partition("{")[0] for step in everything} <= texts
     assert {*dialect_factories(), *UPSTREAM} - {"builtin"} <= texts
 
 

@@ -25,10 +25,16 @@ from treadle.target.options import CompileOptions
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of a stage; TARGET in `spec` stands for the target's text, other words in capitals for options."""
+    """One pass of a stage: by its name, where TARGET stands for the target's text and other words in capitals for
+    options, or one that is no part of the package, by itself."""
 
-    spec: str
+    spec: str | ModulePass
     why: str
+
+    @property
+    def text(self) -> str:
+        """The pass and its options."""
+        return self.spec if isinstance(self.spec, str) else str(self.spec.spec())
 
 
 @dataclass(frozen=True)
@@ -234,10 +240,16 @@ def passes_of(
 def _ready(steps: _Steps, target: Target, options: CompileOptions | None) -> tuple[ModulePass, ...]:
     # A string, since the text of a target has braces. It is put in last: it may hold any word.
     words = (options or CompileOptions()).words() | {"TARGET": f'"{target}"'}
-    specs = ",".join(step.spec for step in steps)
-    for word, meaning in words.items():
-        specs = specs.replace(word, meaning)
-    return parse_passes(specs)
+    found: list[ModulePass] = []
+    for step in steps:
+        if isinstance(step.spec, ModulePass):
+            found.append(step.spec)
+            continue
+        spec = step.spec
+        for word, meaning in words.items():
+            spec = spec.replace(word, meaning)
+        found += parse_passes(spec)
+    return tuple(found)
 
 
 def stages_between(after: str | None, to: str | None) -> tuple[Stage, ...]:
