@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -31,9 +30,10 @@ from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import anchor_of, group_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, CostModel, Task
-from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.gpu_work import AnyWork
+from treadle.schedules.work.group import Group as WorkGroup
+from treadle.schedules.work.recorder import work_of
 from treadle.target import Target, TargetKind
 from treadle.tuning.device_timer import GpuLibrary
 from treadle.tuning.measure import Library
@@ -189,30 +189,37 @@ _KEPT = 8192
 
 _BATCH = 8
 """Candidates that a worker counts in one call, which take it some 50 ms."""
-_Programs: TypeAlias = tuple[tuple[str, str], ...]
-"""The texts of schedule programs, by their names."""
+_AT_ONCE = 16
+"""Batches that workers are given together, of which those of many cores take one each."""
 
 
-def _works(given: tuple[str, _Programs, Sequence[Candidate]], target_text: str) -> list[AnyWork | str]:
-    """What candidates of a group do, or why they are not legal."""
+def _works(given: tuple[str, Mapping[str, str], Sequence[Candidate]], target_text: str) -> list[AnyWork | str]:
+    """What candidates of a group do, or why they are not legal.
+
+    text, programs: of the group, and of the candidates' schedule programs, by their names
+    """
     text, programs, candidates = given
-    forecast = _forecast(text, programs, target_text)
-    return [_work_or_error(forecast, each) for each in candidates]
+    group, target = _group(text), Target.parse(target_text)
+    task = Task(group.anchor, target, tuple(map(_program, programs.values())))
+    return [_work_or_error(group, task, each) for each in candidates]
 
 
 @lru_cache(4)
-def _forecast(text: str, programs: _Programs, target_text: str) -> Forecast:
-    """What predicts a group's candidates in this process."""
-    context = treadle_context()
-    anchor = anchor_of(group_of(Parser(context, text).parse_module()))
-    parsed = [Parser(context, program).parse_module().body.block.first_op for _, program in programs]
-    found = tuple(each for each in parsed if isinstance(each, ProgramOp))
-    return Forecast(Task(anchor, Target.parse(target_text), found))
+def _group(text: str) -> WorkGroup:
+    """The group of a program, of which a process counts many candidates."""
+    return WorkGroup(anchor_of(group_of(Parser(treadle_context(), text).parse_module())))
 
 
-def _work_or_error(forecast: Forecast, candidate: Candidate) -> AnyWork | str:
+@lru_cache(256)
+def _program(text: str) -> ProgramOp:
+    op = Parser(treadle_context(), text).parse_module().body.block.first_op
+    assert isinstance(op, ProgramOp)
+    return op
+
+
+def _work_or_error(group: WorkGroup, task: Task, candidate: Candidate) -> AnyWork | str:
     try:
-        return forecast.work(forecast.task.replay(candidate))
+        return work_of(group, task.replay(candidate), task.target)
     except TreadleError as error:
         return str(error)
 
@@ -222,7 +229,8 @@ class Predictions:
 
     def __init__(self, task: GroupTask, workers: Workers, model: CostModel, left: Left = endless):
         self._task, self._workers, self._model, self._left = task, workers, model, left
-        self._forecast, self._target = Forecast(task.search), task.search.target
+        self._group, self._target = WorkGroup(task.search.anchor), task.search.target
+        self._program_texts: dict[str, str] = {}
         self._counted: dict[Candidate, AnyWork | str] = {}
         self._texts: dict[Candidate, Printed] = {}
         self._failed: set[Candidate] = set()
@@ -249,21 +257,33 @@ class Predictions:
         return None if isinstance(found, str) else found
 
     def _count(self, candidates: Sequence[Candidate]) -> None:
-        """Has the workers count what candidates do; what a lost one was to count is counted here when it is asked."""
-        if self._left() <= 0:
-            raise OutOfTimeError
-        batches = [candidates[n : n + _BATCH] for n in range(0, len(candidates), _BATCH)]
-        programs = tuple((name, str(program)) for name, program in self._task.search.by_name.items())
-        given = [(self._task.text, programs, tuple(batch)) for batch in batches]
-        found = self._workers.call_all(partial(_works, target_text=str(self._target)), given, self._left)
+        """Has the workers count what candidates do; what a lost one was to count is counted here when it is asked. What
+        was counted when the time ends is kept: calls take less than a second, and none is abandoned."""
         if len(self._counted) >= _KEPT:
             self._counted.clear()
-        for batch, works in zip(batches, found, strict=True):
-            if not isinstance(works, Failed):
-                self._counted |= zip(batch, works, strict=True)
+        batches = [candidates[n : n + _BATCH] for n in range(0, len(candidates), _BATCH)]
+        for first in range(0, len(batches), _AT_ONCE):
+            if self._left() <= 0:
+                raise OutOfTimeError
+            some = batches[first : first + _AT_ONCE]
+            given = [(self._task.text, self._programs(batch), tuple(batch)) for batch in some]
+            found = self._workers.call_all(partial(_works, target_text=str(self._target)), given)
+            for batch, works in zip(some, found, strict=True):
+                if not isinstance(works, Failed):
+                    self._counted |= zip(batch, works, strict=True)
+
+    def _programs(self, candidates: Sequence[Candidate]) -> dict[str, str]:
+        """The texts of candidates' programs."""
+        names = dict.fromkeys(each.program for each in candidates)
+        return {name: self._text_of(name) for name in names}
+
+    def _text_of(self, name: str) -> str:
+        if name not in self._program_texts:
+            self._program_texts[name] = str(self._task.search.by_name[name])
+        return self._program_texts[name]
 
     def _work(self, candidate: Candidate) -> AnyWork | str:
-        return _work_or_error(self._forecast, candidate)
+        return _work_or_error(self._group, self._task.search, candidate)
 
     def error(self, candidate: Candidate) -> str | None:
         """Why a candidate has no work, where that is known."""

@@ -252,10 +252,11 @@ def model_times(folders: tuple[Path, Path], threads: int, seconds: float) -> Mod
         if turn >= _FEWEST_ROUNDS and time.perf_counter() > end:
             break
         for side in order:
-            calls[side].append(_call(programs[side], inputs))
-            if side == _AGAIN or isinstance(programs[side], CudaProgram):
+            program = programs[side]
+            calls[side].append(_call(program, inputs))
+            if side == _AGAIN or not isinstance(program, CpuProgram):
                 continue
-            each = programs[side].launch_seconds(inputs, len(names[side]))
+            each = program.launch_seconds(inputs, len(names[side]))
             for name, taken in _by_name(names[side], each).items():
                 launches[side].setdefault(name, []).append(taken)
     waited = disturbance.part()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
@@ -27,6 +27,7 @@ _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
 _FIRST_BATCH, _BATCH = 2, 8
 """Defaults that are built together; of the first ones, whatever time there is, one is timed."""
+_PART = 32
 _OF_DEFAULTS = 0.5
 """The part of a search's time that defaults may take: what they leave out are the groups with the least time."""
 
@@ -328,8 +329,8 @@ class Tuner:
 class PredictedTuner(Tuner):
     """Keeps schedules that are predicted to be faster, for a GPU that is not here: nothing is built or timed.
 
-    Groups share the seconds evenly, those first that take most of the model's time by the roofline. A group that there
-    was no time for keeps what it had.
+    Groups share the seconds evenly, those first that take most of the model's time by the roofline. The spaces of
+    templates are enumerated, then a strategy proposes. A group that there was no time for keeps what it had.
     """
 
     _until = inf
@@ -357,6 +358,8 @@ class PredictedTuner(Tuner):
         group.best, group.default_seconds, group.best_seconds = group.default, seconds, seconds
         group.confirmed, group.is_predicted = False, True
         with suppress(OutOfTimeError):  # what was predicted by then counts
+            for candidates in _in_parts(group.task.search.of_templates()):
+                group.search.predictions(candidates)
             group.search.propose(MEASURED)
         known = group.search.predictions.known
         times = zip(known, group.search.predictions(known), strict=True)
@@ -366,6 +369,11 @@ class PredictedTuner(Tuner):
             group.best, group.best_seconds, group.confirmed = best, least, True
             self._keep(group)
         self._show(self.groups, group)
+
+
+def _in_parts(candidates: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """As many candidates at a time as are predicted in less than a second."""
+    return (candidates[n : n + _PART] for n in range(0, len(candidates), _PART))
 
 
 def _is_kept(group: Group) -> bool:

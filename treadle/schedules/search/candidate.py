@@ -141,6 +141,15 @@ class Task:
                     found.append(candidate)
         return found
 
+    def of_templates(self) -> list[Candidate]:
+        """A candidate for each kernel that the templates give, in the order of their programs."""
+        found: dict[Replayed, Candidate] = {}
+        for program in self.programs:
+            if program.template is not None:
+                for candidate, kernel in self._legal(program):
+                    found.setdefault(kernel, candidate)
+        return list(found.values())
+
     def _legal(
         self, program: ProgramOp, rejected: Callable[[Candidate, TreadleError], None] | None = None
     ) -> Iterator[tuple[Candidate, Replayed]]:

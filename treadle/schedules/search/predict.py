@@ -158,16 +158,16 @@ class Forecast:
     """Predicts the times of one task's candidates from what their kernels would do, which are not written."""
 
     def __init__(self, task: Task):
-        self.task = task
+        self._task = task
         self._seconds: dict[Replayed, float] = {}
 
     @cached_property
     def _group(self) -> Group:
-        return Group(self.task.anchor)
+        return Group(self._task.anchor)
 
     def seconds(self, candidate: Candidate) -> float:
         """The predicted seconds. TreadleError for a candidate that is not legal."""
-        return self.seconds_of(self.task.replay(candidate))
+        return self.seconds_of(self._task.replay(candidate))
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds of candidates; None for those that are not legal."""
@@ -185,10 +185,10 @@ class Forecast:
         if found is None:
             if len(self._seconds) >= _KEPT:
                 self._seconds.clear()
-            work, target = self.work(replayed), self.task.target
+            work, target = self.work(replayed), self._task.target
             found = self._seconds[replayed] = predicted_seconds(work, target)
         return found
 
     def work(self, replayed: Replayed) -> AnyWork:
         """The work of a kernel."""
-        return work_of(self._group, replayed, self.task.target)
+        return work_of(self._group, replayed, self._task.target)
