@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -107,43 +108,60 @@ def tune(
             how = measurer.device(given)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
         tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights, constants)
-        if stale and any(task.points for task in tasks):
-            raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
-        own = load_environment().num_threads if scheduler is None else target.cores
         is_ranged = any(task.points for task in tasks)
-        in_model = isinstance(measurer, LocalMeasurer) and not is_ranged and not stale
-        whole = reserved(seconds) if in_model else 0.0
-        search = Options(seconds, own if threads is None else threads, trials, seed, strategy, whole, started, how)
+        if is_ranged and stale:
+            raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
+        if is_predicted and (stale or is_ranged):
+            what = "--stale" if stale else "a model with a range"
+            raise TreadleError(f"{what} needs kernels that are timed; {why_no_gpu()}", "tune", "a machine with the GPU")
+        own = load_environment().num_threads if scheduler is None else target.cores
+        is_here = isinstance(measurer, LocalMeasurer) and not (is_predicted or stale or is_ranged)
+        search = Options(
+            seconds, own if threads is None else threads, trials, seed, strategy,
+            reserved(seconds) if is_here else 0.0, started, how,
+        )  # fmt: skip
         folder = Database(Path(database))
         if is_predicted:
-            return _predicted(tasks, folder, search, workers, show, stale=stale)
-        if not stale:
-            tuner = (RangedTuner if is_ranged else Tuner)(tasks, folder, search, workers, measurer, show=show)
-            found = tuner.run()
-            if whole:
-                measurer.close()  # its process has the device, and the next one wants it
-                hardware = workers.machine.hardware
-                tuner.confirm_in_model(
-                    ModelTimer(Path(model), target, shapes, constants, precision, search.threads, folder, hardware)
-                )
-            for group in found:
-                group.alone = None if whole else _why_alone(is_ranged, seconds)
-            return found
-        entries = stale_entries(tasks, folder, workers.machine)
+            return PredictedTuner(tasks, folder, search, workers, measurer, show, Analytic()).run()
+        run = _Run(folder, search, workers, measurer, show)
+        if stale:
+            return run.remeasured(tasks)
+        hardware = workers.machine.hardware
+        timer = ModelTimer(Path(model), target, shapes, constants, precision, search.threads, folder, hardware)
+        return run.searched(tasks, timer)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a search is made with: see `Tuner`."""
+
+    database: Database
+    options: Options
+    workers: Workers
+    measurer: Measurer
+    show: Show
+
+    def searched(self, tasks: Sequence[GroupTask], timer: ModelTimer) -> list[Group]:
+        """The groups after a search; `timer`: times the whole model, if seconds were reserved for that."""
+        is_ranged = any(task.points for task in tasks)
+        kind = RangedTuner if is_ranged else Tuner
+        tuner = kind(tasks, self.database, self.options, self.workers, self.measurer, show=self.show)
+        found = tuner.run()
+        if self.options.reserved:
+            self.measurer.close()  # its process has the device, and the next one wants it
+            tuner.confirm_in_model(timer)
+        for group in found:
+            group.alone = None if self.options.reserved else _why_alone(is_ranged, self.options.seconds)
+        return found
+
+    def remeasured(self, tasks: Sequence[GroupTask]) -> list[Group]:
+        """The groups of stale entries, whose schedules were timed anew."""
+        entries = stale_entries(tasks, self.database, self.workers.machine)
         if not entries:
             return []
-        tuner = Tuner([each.task for each in entries], folder, search, workers, measurer, show=show)
+        stale = [each.task for each in entries]
+        tuner = Tuner(stale, self.database, self.options, self.workers, self.measurer, show=self.show)
         return tuner.remeasure([each.candidate for each in entries])
-
-
-def _predicted(
-    tasks: Sequence[GroupTask], folder: Database, search: Options, workers: Workers, show: Show, *, stale: bool
-) -> list[Group]:
-    """The search for a GPU that is not here; TreadleError for what needs one."""
-    if stale or any(task.points for task in tasks):
-        what = "--stale" if stale else "a model with a range"
-        raise TreadleError(f"{what} needs kernels that are timed; {why_no_gpu()}", "tune", "a machine with the GPU")
-    return PredictedTuner(tasks, folder, search, workers, LocalMeasurer(), show, Analytic()).run()
 
 
 def _why_alone(is_ranged: bool, seconds: float) -> str:
