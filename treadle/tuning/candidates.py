@@ -19,13 +19,13 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
-from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import group_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, CostModel
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Failed, OutOfTimeError, Workers, endless

@@ -28,8 +28,7 @@ from treadle.dialects.loop.accesses import Access, accesses, name_of
 from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import trip_count
-from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.kernels import constant_index, trip_count
 
 # Sectors and bank conflicts of a kernel's accesses on a GPU, from the addresses that the lanes of a warp compute.
 #

@@ -243,7 +243,7 @@ class _GpuCounter:
 
     def _region(self, inside: Sequence[Node], times: float) -> None:
         """Straight code: a loop's body that is not unrolled, or what is outside of such loops."""
-        code = list(_straight(inside))
+        code = list(self._straight(inside))
         waits = [node.pending for node in code if isinstance(node, Step) and node.pending is not None]
         loads = [n for n in code if isinstance(n, Access) and n.buffer.is_global and not n.is_store]
         plain = [node for node in loads if not node.is_async]
@@ -254,6 +254,18 @@ class _GpuCounter:
         elif plain:
             self._loads_ahead(times, 1)
         self._inside(inside, times)
+
+    def _straight(self, inside: Sequence[Node]) -> Iterator[Node]:
+        """The nodes of some code with those of unrolled loops and of branches that are taken, in order; other loops as
+        one."""
+        for node in inside:
+            if isinstance(node, Branch):
+                if all_likely(node.conditions, self._kernel.block):
+                    yield from self._straight(node.inside)
+            elif isinstance(node, Loop) and node.is_unrolled:
+                yield from self._straight(node.inside)
+            else:
+                yield node
 
     def _loads_ahead(self, times: float, ahead: int) -> None:
         if times >= self._steps:
@@ -338,15 +350,6 @@ class _GpuCounter:
         if loop not in self._written:
             self._written[loop] = {each.buffer for each in accesses_in(loop.inside) if each.is_store}
         return self._written[loop]
-
-
-def _straight(inside: Sequence[Node]) -> Iterator[Node]:
-    """The nodes of some code with those of branches and unrolled loops, in order; other loops as one."""
-    for node in inside:
-        if isinstance(node, Branch) or (isinstance(node, Loop) and node.is_unrolled):
-            yield from _straight(node.inside)
-        else:
-            yield node
 
 
 def _waits_at_once(code: Sequence[Node]) -> bool:

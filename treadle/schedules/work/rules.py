@@ -17,10 +17,8 @@ from treadle.dialects.loop import Space
 from treadle.index.positions import Digit, Factor, Position
 from treadle.schedules.work.tree import (
     Access,
-    AnyOf,
     Branch,
     Buffer,
-    Chance,
     Comparison,
     Condition,
     Loop,
@@ -61,8 +59,8 @@ def _compared(conditions: Sequence[Condition]) -> list[Position]:
     for each in conditions:
         if isinstance(each, Comparison):
             found.append(each.difference)
-        elif isinstance(each, AnyOf):
-            found += _compared((*each.sides[0], *each.sides[1]))
+        else:
+            found += _compared(each.parts)
     return found
 
 
@@ -186,10 +184,10 @@ def along(position: Position, digits: Sequence[Digit], lanes: int, *, is_whole: 
 
 def agrees(condition: Condition, digits: Sequence[Digit], lanes: int) -> bool:
     """Whether a condition holds in all of so many consecutive values of some digits or in none."""
-    if isinstance(condition, Chance) or not any(map(condition.moves_with, digits)):
+    if not any(map(condition.moves_with, digits)):
         return True
-    if isinstance(condition, AnyOf):
-        return all(agrees(each, digits, lanes) for side in condition.sides for each in side)
+    if not isinstance(condition, Comparison):
+        return all(agrees(each, digits, lanes) for each in condition.parts)
     difference = condition.difference
     found = along(difference, digits, lanes)
     if found is None or condition.kind in ("eq", "ne"):
@@ -467,9 +465,7 @@ class _VectorForms:
         return found[0]
 
     def _varies(self, condition: Condition) -> bool:
-        if isinstance(condition, Chance):
-            return False
-        if isinstance(condition, AnyOf):
+        if not isinstance(condition, Comparison):
             if any(condition.moves_with(digit) for digit in self._digits):
                 raise _Unsupported
             return False
