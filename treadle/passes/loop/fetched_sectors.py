@@ -25,7 +25,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.loop import FuncOp, Space, swizzle_of
 from treadle.dialects.loop.accesses import Access, accesses, name_of
-from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.index.expr import Var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index, trip_count
@@ -37,8 +37,6 @@ from treadle.passes.loop.kernels import constant_index, trip_count
 # A wave is a warp for accesses of 4 bytes and less, half of one for 8 bytes, a quarter for 16. Source: CUDA C++ Best
 # Practices Guide 13.0, "Coalesced Access to Global Memory" and "Shared Memory and Memory Banks".
 
-BANKS = 32
-BANK_BYTES = 4
 Address: TypeAlias = Callable[[Mapping[Any, Any]], Any]
 """A byte's address, for values of the thread, the block and the loops' variables: of all threads at once, given an
 array of theirs."""

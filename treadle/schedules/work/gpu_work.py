@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
 from treadle.schedules.work.rules import combined_accesses, lowered_copies, split_loops, unrolled_loops
@@ -100,7 +100,6 @@ def shared_cycles_of(addresses: Addresses, width: int, lanes: int = WARP) -> int
 Addresses: TypeAlias = "NDArray[Any]"
 """Bytes' addresses, of each warp's lanes: two dimensions."""
 
-BANKS, BANK_BYTES = 32, 4
 OTHER_REGISTERS = 36
 """Registers of a thread beside its arrays. NVRTC 13.0 takes 29 to 44 for the products of docs/schedules.md whose tiles
 do not overhang."""

@@ -37,6 +37,9 @@ MOST_UNROLLED, MOST_OF_REGISTERS = 8, 64
 COPIED = (f16, bf16, f32, i8, ui8)
 """Elements that asynchronous copies move."""
 LEAST_COPY_BYTES = 4
+BYTES = (i8, ui8)
+IN_MEMORY = (f32, bf16, i32, *BYTES)
+"""The elements of vectors that a CPU loads and stores (`loop-vectorize`)."""
 
 
 def positions_in(inside: Sequence[Node]) -> list[Position]:
@@ -362,11 +365,6 @@ def without_single_trips(inside: list[Node]) -> list[Node]:
     return found
 
 
-_IN_MEMORY = (f32, bf16, i32, i8, ui8)
-"""The elements of vectors that are loaded and stored."""
-_BYTES = (i8, ui8)
-
-
 def _split_at(loop: Loop, lanes: int) -> None:
     """Splits a loop's variable in vectors and lanes, where that makes sums of digits of more positions."""
     lowest = loop.digits[0]
@@ -423,7 +421,7 @@ class _VectorForms:
             return
         if not any(id(operand) in self._varying for operand in step.operands):
             return
-        if step.result.type not in (*_IN_MEMORY, i1):
+        if step.result.type not in (*IN_MEMORY, i1):
             raise _Unsupported
         self._varying.add(id(step.result))
         if step.is_select:
@@ -445,11 +443,11 @@ class _VectorForms:
         masked = self._is_partial or bool(conditions)
         element, is_vector = access.buffer.element, abs(stride) == 1
         is_guarded = bool(conditions) and not varying and (not access.is_store or element != f32)
-        if element not in _IN_MEMORY or (element != f32 and not (is_vector and stride > 0)):
+        if element not in IN_MEMORY or (element != f32 and not (is_vector and stride > 0)):
             raise _Unsupported
         if is_guarded:
             masked = self._is_partial
-        if element != f32 and masked and element not in _BYTES:
+        if element != f32 and masked and element not in BYTES:
             raise _Unsupported
         if not access.is_store and access.value is not None:
             self._varying.add(id(access.value))
