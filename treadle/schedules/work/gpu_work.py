@@ -299,7 +299,7 @@ class _GpuCounter:
             times *= all_likely(access.conditions, self._kernel.block)
         self._accesses += times
         width = access.buffer.bytes * access.elements
-        found = None if access.place.is_data else self._addresses(access)
+        found = None if access.place.is_data else np.broadcast_to(access.address(self._at), self._threads.shape)
         if not buffer.is_shared:
             whole = self._warps * min(access.lanes, WARP) * max(1, width // SECTOR_BYTES)
             self._sectors += times * (whole if found is None else sectors_of(found, width, access.lanes))
@@ -309,15 +309,6 @@ class _GpuCounter:
             self._stores += times * cycles
         else:
             self._loads += times * cycles
-
-    def _addresses(self, access: Access) -> Any:
-        """Where the threads of a block access a buffer."""
-        place = self._at(access.place)
-        swizzle = access.buffer.swizzle
-        if swizzle is not None and access.swizzled is not None:
-            row, column = map(self._at, access.swizzled)
-            place = place - column + swizzle.column(row, column)
-        return np.broadcast_to(place * access.buffer.bytes, self._threads.shape)
 
     def _at(self, position: Position) -> Any:
         """A position for each thread."""

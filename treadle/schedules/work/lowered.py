@@ -118,7 +118,8 @@ class _KernelReader(ScalarRecorder):
         """What an operation reads and writes; under the conditions of a branch around it that does nothing else."""
         for each in accesses(op):
             buffer, indices = self._buffer(each.buffer), [self._read(index) for index in each.indices]
-            access = self._access(buffer, indices, each.is_store, conditions or ())
+            predicate = () if each.predicate is None else self._read(each.predicate).conditions
+            access = self._access(buffer, indices, each.is_store, (*(conditions or ()), *predicate))
             access.elements, access.stride, access.lanes = each.elements, each.stride, each.lanes
             access.is_async = isinstance(op, AsyncCopyOp)
             access.guarded = access.in_branch = conditions is not None

@@ -48,22 +48,23 @@ def positions_in(inside: Sequence[Node]) -> list[Position]:
     for node in inside:
         if isinstance(node, Access):
             found.append(node.place)
-            found += _compared(node.conditions)
+            found += compared(node.conditions)
         elif isinstance(node, Branch):
-            found += _compared(node.conditions)
+            found += compared(node.conditions)
             found += positions_in(node.inside)
         elif isinstance(node, Loop):
             found += positions_in(node.inside)
     return found
 
 
-def _compared(conditions: Sequence[Condition]) -> list[Position]:
+def compared(conditions: Sequence[Condition]) -> list[Position]:
+    """The positions that comparisons of some conditions compare with 0."""
     found: list[Position] = []
     for each in conditions:
         if isinstance(each, Comparison):
             found.append(each.difference)
         else:
-            found += _compared(each.parts)
+            found += compared(each.parts)
     return found
 
 

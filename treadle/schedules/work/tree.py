@@ -7,11 +7,11 @@ loop passes do to a kernel. `lowered.py` reads the tree of a kernel that they ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, SSAValue
@@ -246,6 +246,15 @@ class Access:
     in_branch: bool = False
     swizzled: tuple[Position, Position] | None = None
     value: object = None
+
+    def address(self, at: Callable[[Position], Any]) -> Any:
+        """The first byte that is accessed, from the buffer's beginning on, where positions have some values (numbers
+        or arrays)."""
+        place = at(self.place)
+        if self.swizzled is not None and self.buffer.swizzle is not None:
+            row, column = map(at, self.swizzled)
+            place = place - column + self.buffer.swizzle.column(row, column)
+        return place * self.buffer.bytes
 
 
 @dataclass(eq=False)
