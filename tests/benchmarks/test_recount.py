@@ -12,8 +12,8 @@ from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.loop.count_work import count_work
 from treadle.schedules.search.trials import work_record
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 from treadle.tuning.tasks import tasks_of
 

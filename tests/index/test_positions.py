@@ -69,7 +69,28 @@ def test_steps_of_a_quotient() -> None:
     vector, block = Variable("vector", 4), Variable("block", 8)
     column = block.position() * 4 + vector.position()
     place = column // 3 * 100 + column % 3
-    assert place.steps(vector.digits()[0]) == [(3, 1), (2, 100)]
+    assert place.steps(vector.digits()) == [(3, 1), (2, 100)]
+
+
+def test_digits_that_move_a_position_as_one_are_one_step() -> None:
+    """A variable of 10 values, which another position splits at 4."""
+    i = Variable("i", 10)
+    rows = i.position() // 4
+    assert [digit.size for digit in i.digits()] == [4, 3]
+    assert (i.position() * 8 + 5).steps(i.digits()) == [(10, 8)]
+    assert (rows * 100).steps(i.digits()) == [(4, 0), (3, 100)]
+    assert (i.position() * 8 + rows * 100).steps(i.digits()) == [(4, 8), (3, 132)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_a_split_variable_are_its_own(sign: int) -> None:
+    """The highest of 12 values' digits of 5 has 3 values, of which the last one has only two lower ones."""
+    i = Variable("i", 12)
+    rows = i.position() // 5
+    assert rows.bounds == (0, 2)
+    assert (i.position() * sign).bounds == ((0, 11) if sign > 0 else (-11, 0))
+    assert (rows * sign + 1).bounds == ((1, 3) if sign > 0 else (-1, 1))
+    assert (i.position() * 2 + rows * 100).bounds == (0, 228)
 
 
 def test_a_size_that_is_known_later() -> None:

@@ -22,9 +22,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.one_kernel import has_template
-from treadle.passes.loop.count_work import count_work
 from treadle.schedules.template import Choices
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 
 TEMPLATE = TEMPLATES["attention_cpu"]

@@ -25,13 +25,13 @@ from treadle.index.expr import Div, Expr, Mod, Var
 class Variable:
     """What takes the values 0 to `size - 1`: the iterations of a loop, the blocks of a grid, the threads of a block.
 
-    is_data: its values come from memory
+    is_data: its values come from memory; is_unbounded: the size is not known, but some large number
     """
 
-    __slots__ = ("is_data", "name", "size", "whole")
+    __slots__ = ("is_data", "is_unbounded", "name", "size", "whole")
 
-    def __init__(self, name: str, size: int, *, is_data: bool = False):
-        self.name, self.size, self.is_data = name, max(1, size), is_data
+    def __init__(self, name: str, size: int, *, is_data: bool = False, is_unbounded: bool = False):
+        self.name, self.size, self.is_data, self.is_unbounded = name, max(1, size), is_data, is_unbounded
         self.whole = Digit(self, 1, self.size)
 
     def position(self) -> Position:
@@ -84,6 +84,11 @@ class Digit:
     def bounds(self) -> tuple[int, int]:
         """Its least and its largest value."""
         return 0, self.size - 1
+
+    @property
+    def overhangs(self) -> bool:
+        """Whether it is the highest one, and not all of its values occur with all those of the lower ones."""
+        return self.weight * self.size > self.variable.size
 
     def at(self, values: Mapping[Variable, Any]) -> Any:
         """Its value, where variables have some values; those that have none are 0."""
@@ -266,8 +271,25 @@ class Position:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest value, as far as factors do not depend on one another."""
-        return _bounds(self.constant, self.terms)
+        """The least and the largest value, as far as factors do not depend on one another, and are not the digits of a
+        whole variable."""
+        lo, hi = _bounds(self.constant, self.terms)
+        for factor, k in self.terms.items():
+            if isinstance(factor, Digit) and factor.overhangs:
+                beyond = self._beyond(factor, k)
+                lo, hi = (lo - beyond, hi) if k < 0 else (lo, hi - beyond)
+        return lo, hi
+
+    def _beyond(self, highest: Digit, k: int) -> int:
+        """By how much the sum of a variable's digits, from the highest one on as far as they have steps of one number,
+        exceeds that of the variable's last value, if each is as large as it may be."""
+        weight, step = highest.weight, k
+        for digit in reversed(highest.variable.digits()[:-1]):
+            if self.terms.get(digit, 0) * digit.size != step:
+                break
+            weight, step = digit.weight, step // digit.size
+        last = highest.variable.size - 1
+        return (highest.weight * highest.size // weight - 1 - last // weight) * step
 
     @property
     def as_int(self) -> int | None:
@@ -289,6 +311,11 @@ class Position:
     def is_data(self) -> bool:
         """Whether it is computed from memory."""
         return any(variable.is_data for variable in self.variables)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether its bounds are not known."""
+        return any(variable.is_unbounded for variable in self.variables)
 
     @property
     def is_linear(self) -> bool:
@@ -328,7 +355,22 @@ class Position:
                 total += k * (factor.at(one) - factor.at({}))
         return total
 
-    def steps(self, digit: Digit) -> list[tuple[int, int]]:
+    def steps(self, digits: Iterable[Digit]) -> list[tuple[int, int]]:
+        """(number, distance) of the steps of some digits of a variable, the lowest first; neighbours are one as far as
+        they move it as one."""
+        found: list[tuple[int, int]] = []
+        begin = 0
+        for digit in digits:
+            own = self._steps(digit)
+            if begin and len(own) == 1 and own[0][1] == found[-1][1] * found[-1][0]:
+                end = min(digit.variable.size, digit.weight * digit.size)
+                found[-1] = -(-end // begin), found[-1][1]
+                continue
+            found += own
+            begin = digit.weight if len(own) == 1 else 0
+        return found
+
+    def _steps(self, digit: Digit) -> list[tuple[int, int]]:
         """(number, distance) of the steps of a digit, the shortest first: one kind for each number of values after
         which a quotient of it has gone round."""
         ends = sorted(end for end in self._periods(digit) if 1 < end < digit.size)

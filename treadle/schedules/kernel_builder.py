@@ -195,11 +195,6 @@ def emit_block(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue])
     raise ValueError("a definition's block ends with graph.yield")
 
 
-def emit_operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue]) -> Scalar:
-    """Writes one operation of a definition."""
-    return b.evaluated(op, values)
-
-
 def emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]) -> Scalar:
     """Writes a definition's reduction as loops that carry what is folded."""
     args, shape = op.body.block.args, op.shape

@@ -25,14 +25,13 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
-from treadle.passes.loop.count_gpu_work import count_gpu_work
-from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import anchor_of, group_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, CostModel, Task
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.gpu_work import AnyWork
 from treadle.schedules.work.group import Group as WorkGroup
+from treadle.schedules.work.lowered import count_gpu_work, count_work
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target, TargetKind
 from treadle.tuning.device_timer import GpuLibrary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph
 from treadle.compiler.pipeline import lower
@@ -76,3 +77,28 @@ def test_every_buffer_is_counted_unless_others_are_named() -> None:
     assert [each.buffer for each in fetched_sectors(kernel)] == ["A", "B"]
     assert [each.buffer for each in fetched_sectors(kernel, {"B"})] == ["B"]
     assert fetched_sectors(kernel, {"A"})[0].excess == 0
+
+
+COPIED = """loop.func @copy(%A: memref<128xf32>, %N: memref<64xi32>, %C: memref<128xf32>)
+    grid(%b in 1) threads(%t in 64) {
+  %c64 = arith.constant 64 : index
+  %c128 = arith.constant 128 : index
+  scf.for %i = %t to %c128 step %c64 {
+    %x = loop.load %A[%i] : memref<128xf32>
+    loop.store %x, %C[%i] : memref<128xf32>
+  }
+  %n = loop.load %N[%t] : memref<64xi32>
+  %at = arith.index_cast %n : i32 to index
+  %y = loop.load %A[%at] : memref<128xf32>
+  loop.store %y, %C[%t] : memref<128xf32>
+}"""
+
+
+def test_loops_of_threads_begin_at_their_own_element() -> None:
+    """Each warp of 32 threads moves 4 sectors; what is gathered is left out, and with it the buffer that it is of."""
+    (kernel,) = [op for op in Parser(treadle_context(), COPIED).parse_module().walk() if isinstance(op, FuncOp)]
+    found = memory_transactions(kernel)
+    assert [(each.buffer, each.is_store, each.sectors) for each in found] == [
+        ("A", False, 4), ("C", True, 4), ("N", False, 4), ("C", True, 4),
+    ]  # fmt: skip
+    assert fetched_sectors(kernel) == [Fetched("N", 8, 8)]

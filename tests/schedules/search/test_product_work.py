@@ -8,10 +8,10 @@ from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import lower, parse
-from treadle.passes.loop.count_work import count_work
 from treadle.schedules.search.predict import cpu_seconds, cpu_terms
 from treadle.schedules.search.product_work import blocks_of, product_work
 from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 
 CPU = Target.parse("avx512{cores=2}")

@@ -17,7 +17,6 @@ from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, PoolOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
-from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.nest import Nest
@@ -28,6 +27,7 @@ from treadle.schedules.search.predict import Forecast, cpu_seconds
 from treadle.schedules.search.strategy import Explored
 from treadle.schedules.search.walk import Walk, WalkSettings, actions, etir, levels_of
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 
 CPU, A100 = Target.parse("cpu"), Target.parse("sm_80")

@@ -16,13 +16,13 @@ from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
-from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.search.predict import cpu_seconds, cpu_terms
 from treadle.schedules.work.cpu_work import Body, Reuse, Work, masked_accesses
 from treadle.schedules.work.group import Group
+from treadle.schedules.work.lowered import count_work
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target
 

@@ -33,14 +33,13 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.loop.count_gpu_work import count_gpu_work
-from treadle.passes.loop.count_work import count_work
 from treadle.passes.schedule.instance import group_of
 from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.programs import Replayed, taken
 from treadle.schedules.work.cpu_work import Work
 from treadle.schedules.work.gpu_work import GpuWork
+from treadle.schedules.work.lowered import count_gpu_work, count_work
 from treadle.target import Target
 from treadle.target.options import CompileOptions
 from treadle.tuning.tasks import GroupTask, tasks_of

@@ -42,6 +42,8 @@ class Access:
     """Which of several elements are accessed; None means all."""
     stride: int = 1
     """From one element to the next, along the last dimension."""
+    value: SSAValue | None = None
+    """What is loaded or stored, if it is one value of the kernel."""
 
     @property
     def type(self) -> MemRefType:
@@ -76,45 +78,56 @@ def accesses(op: Operation) -> list[Access]:
 
 
 @accesses.register
-def _(op: LoadOp | StoreOp) -> list[Access]:
-    return [Access(op.buffer, op.indices, 1, isinstance(op, StoreOp), predicate=op.predicate)]
+def _(op: LoadOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, 1, False, predicate=op.predicate, value=op.result)]
 
 
 @accesses.register
-def _(op: memref.LoadOp | memref.StoreOp) -> list[Access]:
-    return [Access(op.memref, op.indices, 1, isinstance(op, memref.StoreOp))]
+def _(op: StoreOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, 1, True, predicate=op.predicate, value=op.value)]
+
+
+@accesses.register
+def _(op: memref.LoadOp) -> list[Access]:
+    return [Access(op.memref, op.indices, 1, False, value=op.res)]
+
+
+@accesses.register
+def _(op: memref.StoreOp) -> list[Access]:
+    return [Access(op.memref, op.indices, 1, True, value=op.value)]
 
 
 @accesses.register
 def _(op: vector.MaskedLoadOp) -> list[Access]:
-    return [Access(op.base, op.indices, _count(op.result), False, mask=op.mask)]
+    return [Access(op.base, op.indices, _count(op.result), False, mask=op.mask, value=op.result)]
 
 
 @accesses.register
 def _(op: vector.MaskedStoreOp) -> list[Access]:
-    return [Access(op.base, op.indices, _count(op.value_to_store), True, mask=op.mask)]
+    value = op.value_to_store
+    return [Access(op.base, op.indices, _count(value), True, mask=op.mask, value=value)]
 
 
 @accesses.register
 def _(op: StridedLoadOp) -> list[Access]:
     stride = op.stride.value.data
-    return [Access(op.buffer, op.indices, _count(op.result), False, mask=op.mask, stride=stride)]
+    return [Access(op.buffer, op.indices, _count(op.result), False, mask=op.mask, stride=stride, value=op.result)]
 
 
 @accesses.register
 def _(op: StridedStoreOp) -> list[Access]:
     stride = op.stride.value.data
-    return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride)]
+    return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride, value=op.value)]
 
 
 @accesses.register
 def _(op: vector.LoadOp) -> list[Access]:
-    return [Access(op.base, op.indices, _count(op.result), False)]
+    return [Access(op.base, op.indices, _count(op.result), False, value=op.result)]
 
 
 @accesses.register
 def _(op: vector.StoreOp) -> list[Access]:
-    return [Access(op.base, op.indices, _count(op.vector), True)]
+    return [Access(op.base, op.indices, _count(op.vector), True, value=op.vector)]
 
 
 @accesses.register
@@ -137,7 +150,7 @@ def _(op: ArriveOp) -> list[Access]:
 def _(op: LoadMatrixOp) -> list[Access]:
     # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
     row = 4 * op.fragment.type.get_shape()[-1]
-    return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices)]
+    return [Access(op.buffer, op.indices, row, False, lanes=8 * op.matrices, value=op.fragment)]
 
 
 @accesses.register

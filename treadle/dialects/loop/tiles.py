@@ -54,6 +54,8 @@ WARP = 32
 """Lanes of a warp: the threads `32 w` to `32 w + 31` of a block."""
 SECTOR_BYTES = 32
 """The unit in which a GPU's global memory and its caches transfer data."""
+BANKS, BANK_BYTES = 32, 4
+"""The banks of shared memory, and the bytes that each gives at once."""
 EXCHANGED: tuple[Attribute, ...] = (f32, f64, i32)
 """The types of values that lanes exchange."""
 KINDS = ("add", "mul", "max", "min")

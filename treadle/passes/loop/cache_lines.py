@@ -17,8 +17,7 @@ from treadle.dialects.loop.accesses import Access, accesses
 from treadle.index.algebra import depends_on, stride_along
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import loops_in, most_trips, trip_count
-from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.kernels import constant_index, loops_in, most_trips, trip_count
 from treadle.schedules.work.cpu_work import LINE
 from treadle.schedules.work.gpu_work import op_cost
 

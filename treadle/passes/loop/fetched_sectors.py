@@ -11,25 +11,35 @@ Global Memory".
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import islice, product
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, SSAValue
 
-from treadle.dialects.loop import FuncOp, Space, swizzle_of
-from treadle.dialects.loop.accesses import Access, accesses, name_of
-from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
-from treadle.index.expr import Var
-from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import trip_count
-from treadle.passes.loop.kernels import constant_index
+from treadle.dialects.loop import FuncOp, Space
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
+from treadle.index.positions import Position, Variable
+from treadle.schedules.work.lowered import kernel_tree
+from treadle.schedules.work.rules import compared
+from treadle.schedules.work.tree import (
+    Access,
+    AnyOf,
+    Branch,
+    Buffer,
+    Comparison,
+    Condition,
+    Kernel,
+    Loop,
+    Node,
+    Otherwise,
+    accesses_in,
+    nodes_in,
+)
 
 # Sectors and bank conflicts of a kernel's accesses on a GPU, from the addresses that the lanes of a warp compute.
 #
@@ -38,11 +48,6 @@ from treadle.passes.loop.kernels import constant_index
 # A wave is a warp for accesses of 4 bytes and less, half of one for 8 bytes, a quarter for 16. Source: CUDA C++ Best
 # Practices Guide 13.0, "Coalesced Access to Global Memory" and "Shared Memory and Memory Banks".
 
-BANKS = 32
-BANK_BYTES = 4
-Address: TypeAlias = Callable[[Mapping[Any, Any]], Any]
-"""A byte's address, for values of the thread, the block and the loops' variables: of all threads at once, given an
-array of theirs."""
 _MOST_SAMPLES = 32
 """How many combinations of block and loop variables, at the ends of their ranges, an access is evaluated for."""
 
@@ -80,49 +85,40 @@ def memory_transactions(kernel: FuncOp) -> list[MemoryTransactions]:
     Predicates are assumed to be true, as they are in the inner blocks of a kernel for a ragged shape. Swizzles are
     applied, as long as `loop-resolve-swizzles` has not run.
     """
-    reader, found = IndexReader(), list[MemoryTransactions]()
-    for op in kernel.body.walk():
-        costs = (_cost(access, kernel, reader) for access in accesses(op))
-        found += [cost for cost in costs if cost is not None]
-    return found
+    tree = kernel_tree(kernel)
+    every = [access for access in accesses_in(tree.inside) if not access.buffer.is_register]
+    return [_cost(access, tree) for access in every if not access.place.is_data]
 
 
-def _cost(access: Access, kernel: FuncOp, reader: IndexReader) -> MemoryTransactions | None:
-    space, size = access.space, access.element_bytes
-    if space is Space.REGISTER or size is None:
-        return None
-    indices = [reader.read(index) for index in access.indices]
-    if any(None in v.range for index in indices for v in index.vars()):
-        return None
-    swizzle, strides = swizzle_of(access.type), access.strides
-
-    def address(at: Mapping[Any, Any]) -> Any:
-        position: list[Any] = [index.evaluate(at) for index in indices]
-        if swizzle is not None:
-            position[-1] = swizzle.column(position[-2], position[-1])
-        return size * sum(index * stride for index, stride in zip(position, strides, strict=True))
-
-    width, name = size * access.elements, name_of(access.buffer)
-    worst = MemoryTransactions(name, access.is_store, space, width)
-    for addresses in _warps(address, [v for index in indices for v in index.vars()], kernel):
+def _cost(access: Access, kernel: Kernel) -> MemoryTransactions:
+    buffer = access.buffer
+    width = buffer.bytes * access.elements
+    worst = MemoryTransactions(buffer.name, access.is_store, buffer.space, width)
+    for addresses in _warps(access, kernel):
         active = addresses[: access.lanes]
-        if space is Space.SHARED:
-            each = MemoryTransactions(name, access.is_store, space, width, conflicts=bank_conflicts(active, width))
+        if buffer.is_shared:
+            found = replace(worst, conflicts=bank_conflicts(active, width))
         else:
-            each = MemoryTransactions(name, access.is_store, space, width, *sectors(active, width))
-        worst = max(worst, each, key=lambda t: (t.excess, t.conflicts, t.sectors))
+            touched, ideal = sectors(active, width)
+            found = replace(worst, sectors=touched, ideal_sectors=ideal)
+        worst = max(worst, found, key=lambda each: (each.excess, each.conflicts, each.sectors))
     return worst
 
 
-def _warps(address: Address, variables: Sequence[Var], kernel: FuncOp) -> Iterator[list[int]]:
+def _warps(access: Access, kernel: Kernel) -> Iterator[list[int]]:
     """The addresses of a warp's lanes, for each warp and the ends of the ranges of the other variables."""
-    others: dict[Any, tuple[Any, Any]] = {v.key: v.range for v in variables if v.key is not kernel.thread_id}
-    threads = np.arange(kernel.threads.value.data)
-    for values in islice(product(*others.values()), _MOST_SAMPLES):
-        at: dict[Any, Any] = dict(zip(others, values, strict=True))
-        addresses = np.broadcast_to(address({**at, kernel.thread_id: threads}), threads.shape).tolist()
+    threads = np.arange(kernel.threads)
+    others = [each for each in _variables(kernel) if each in access.place.variables]
+    for values in islice(product(*((0, each.size - 1) for each in others)), _MOST_SAMPLES):
+        at = {**dict(zip(others, values, strict=True)), kernel.thread: threads}
+        addresses = np.broadcast_to(access.address(partial(Position.at, values=at)), threads.shape).tolist()
         for first in range(0, len(addresses), WARP):
             yield addresses[first : first + WARP]
+
+
+def _variables(kernel: Kernel) -> list[Variable]:
+    """The blocks and the loops, outer ones first."""
+    return [kernel.block, *(node.variable for node in nodes_in(kernel.inside) if isinstance(node, Loop))]
 
 
 def sectors(addresses: Sequence[int], width: int) -> tuple[int, int]:
@@ -151,10 +147,8 @@ _MOST_ELEMENTS = 1 << 17
 stay in a cache."""
 _COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater,
-    "sge": np.greater_equal, "ult": np.less, "ule": np.less_equal, "ugt": np.greater, "uge": np.greater_equal,
+    "sge": np.greater_equal,
 }  # fmt: skip
-
-_CONNECTIVES = {arith.AndIOp: np.logical_and, arith.OrIOp: np.logical_or, arith.XOrIOp: np.logical_xor}
 
 
 @dataclass(frozen=True)
@@ -179,15 +173,14 @@ def fetched_sectors(kernel: FuncOp, buffers: Collection[str] | None = None) -> l
 
     buffers: names of the buffers to look at; None means all
     """
-    last = kernel.grid.value.data - 1
-    chosen = sorted({min(n, last) for n in range(8)} | {last})
-    loads: dict[SSAValue, list[tuple[Operation, Access]]] = {}
-    for op in kernel.body.walk():
-        for access in accesses(op):
-            wanted = buffers is None or name_of(access.buffer) in buffers
-            if wanted and not access.is_store and access.space is None:
-                loads.setdefault(access.buffer, []).append((op, access))
-    reader, found = _Block(kernel), list[Fetched]()
+    tree = kernel_tree(kernel)
+    chosen = sorted({min(n, tree.grid - 1) for n in range(8)} | {tree.grid - 1})
+    loads: dict[Buffer, list[_Load]] = {}
+    for load in _loads(tree.inside, ()):
+        buffer = load.access.buffer
+        if buffer.space is None and (buffers is None or buffer.name in buffers):
+            loads.setdefault(buffer, []).append(load)
+    reader, found = _Block(tree), list[Fetched]()
     for buffer, listed in loads.items():
         each = [reader.fetched(buffer, listed, block) for block in chosen]
         known = [one for one in each if one is not None]
@@ -196,90 +189,83 @@ def fetched_sectors(kernel: FuncOp, buffers: Collection[str] | None = None) -> l
     return found
 
 
+@dataclass(frozen=True)
+class _Load:
+    """A load, and the conditions under which it happens: its predicate, and those of the branches around it."""
+
+    access: Access
+    conditions: tuple[Condition, ...]
+
+    @property
+    def positions(self) -> list[Position]:
+        """Where it loads, and what is compared."""
+        return [self.access.place, *compared(self.conditions)]
+
+
+def _loads(inside: Sequence[Node], under: tuple[Condition, ...]) -> Iterator[_Load]:
+    for node in inside:
+        if isinstance(node, Access) and not node.is_store:
+            yield _Load(node, (*under, *node.conditions))
+        elif isinstance(node, Branch):
+            yield from _loads(node.inside, (*under, *node.conditions))
+        elif isinstance(node, Loop):
+            yield from _loads(node.inside, under)
+
+
 class _Block:
     """Follows the loads of one block through its loops, all threads at once."""
 
-    def __init__(self, kernel: FuncOp):
-        self._kernel, self._reader = kernel, IndexReader()
-        self._threads = np.arange(kernel.threads.value.data)
+    def __init__(self, kernel: Kernel):
+        self._kernel = kernel
+        self._threads = np.arange(kernel.threads)
+        self._loops = {node.variable: node for node in nodes_in(kernel.inside) if isinstance(node, Loop)}
 
-    def fetched(self, buffer: SSAValue, loads: Sequence[tuple[Operation, Access]], block: int) -> Fetched | None:
-        """What the block loads of one buffer; None where that is unknown."""
-        used: list[Lanes] = []
-        for op, access in loads:
-            positions = self._elements(op, access, block)
-            if positions is None:
+    def fetched(self, buffer: Buffer, loads: Sequence[_Load], block: int) -> Fetched | None:
+        """What a block fetches by all loads of one buffer; None where that is not known."""
+        read: list[Lanes] = []
+        for load in loads:
+            found = self._elements(load, block)
+            if found is None:
                 return None
-            used += positions
-        (size,) = {access.element_bytes or 0 for _, access in loads}
-        elements = np.unique(np.concatenate(used)) if used else np.zeros(0, np.int64)
+            read += found
+        elements = np.unique(np.concatenate(read)) if read else np.zeros(0, int)
+        size = buffer.bytes
         touched = len(np.unique(elements * size // SECTOR_BYTES))
-        return Fetched(name_of(buffer), touched, -(-len(elements) * size // SECTOR_BYTES))
+        return Fetched(buffer.name, touched, -(-len(elements) * size // SECTOR_BYTES))
 
-    def _elements(self, op: Operation, access: Access, block: int) -> list[Lanes] | None:
+    def _elements(self, load: _Load, block: int) -> list[Lanes] | None:
         """The linear indices of the elements that one access loads, iteration by iteration."""
-        indices = [self._reader.read(index) for index in access.indices]
-        conditions = _conditions(op, access, self._kernel)
-        variables = [v for index in indices for v in index.vars()]
-        variables += [v for condition, _ in conditions for v in self._compared(condition)]
-        ids = self._kernel.block_id, self._kernel.thread_id
-        loops = {v.key: _values_of(v) for v in variables if v.key not in ids}
-        passes = [values for values in loops.values() if values is not None]
-        if len(passes) < len(loops) or prod(map(len, passes)) * len(self._threads) * access.elements > _MOST_ELEMENTS:
+        access, kernel = load.access, self._kernel
+        variables = {variable for position in load.positions for variable in position.variables}
+        moving = [each for each in variables if each not in (kernel.block, kernel.thread)]
+        if not all(each in self._loops and self._loops[each].is_constant for each in moving):
+            return None
+        if prod(each.size for each in moving) * kernel.threads * access.elements > _MOST_ELEMENTS:
             return None
         found: list[Lanes] = []
-        for values in product(*passes):
-            at: dict[Any, Any] = {**dict(zip(loops, values, strict=True)), ids[0]: block, ids[1]: self._threads}
-            active = np.ones(self._threads.shape, bool)
-            for condition, wanted in conditions:
-                holds = self._holds(condition, at)
-                active &= True if holds is None else holds == wanted
-            first: Any = sum(index.evaluate(at) * stride for index, stride in zip(indices, access.strides, strict=True))
-            positions = np.broadcast_to(first, self._threads.shape)[active]
-            found.append((positions[:, None] + np.arange(access.elements)).ravel())
+        for values in product(*(range(each.size) for each in moving)):
+            at = {**dict(zip(moving, values, strict=True)), kernel.block: block, kernel.thread: self._threads}
+            active = _hold(load.conditions, at)
+            first = np.broadcast_to(access.place.at(at), self._threads.shape)
+            if active is not None:
+                first = first[np.broadcast_to(active, first.shape)]
+            found.append((first[:, None] + np.arange(access.elements) * access.stride).ravel())
         return found
 
-    def _compared(self, condition: SSAValue) -> list[Var]:
-        """The variables of a condition's comparisons."""
-        op = condition.owner
-        if isinstance(op, arith.AndIOp | arith.OrIOp | arith.XOrIOp):
-            return [*self._compared(op.lhs), *self._compared(op.rhs)]
-        if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
-            return [*self._reader.read(op.lhs).vars(), *self._reader.read(op.rhs).vars()]
-        return []
 
-    def _holds(self, condition: SSAValue, at: Mapping[Any, Any]) -> Lanes | None:
-        """In which threads a condition is true; None where index arithmetic does not decide it."""
-        op = condition.owner
-        if isinstance(op, arith.AndIOp | arith.OrIOp | arith.XOrIOp):
-            lhs, rhs = self._holds(op.lhs, at), self._holds(op.rhs, at)
-            if lhs is None or rhs is None:
-                return (rhs if lhs is None else lhs) if isinstance(op, arith.AndIOp) else None
-            return _CONNECTIVES[type(op)](lhs, rhs)
-        if isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType):
-            compare = _COMPARISONS[arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]]
-            return compare(self._reader.read(op.lhs).evaluate(at), self._reader.read(op.rhs).evaluate(at))
-        return None
+def _hold(conditions: Sequence[Condition], at: Mapping[Variable, Any]) -> Any:
+    """In which threads conditions are true, those that index arithmetic decides; None where it decides none."""
+    known = [found for found in (_holds(each, at) for each in conditions) if found is not None]
+    return reduce(np.logical_and, known) if known else None
 
 
-def _conditions(op: Operation, access: Access, kernel: FuncOp) -> list[tuple[SSAValue, bool]]:
-    """The conditions under which an access happens: its predicate, and the branches around it."""
-    found = [] if access.predicate is None else [(access.predicate, True)]
-    inner, outer = op, op.parent_op()
-    while outer is not None and outer is not kernel:
-        if isinstance(outer, scf.IfOp):
-            found.append((outer.cond, inner.parent_region() is outer.true_region))
-        inner, outer = outer, outer.parent_op()
-    return found
-
-
-def _values_of(variable: Var) -> range | None:
-    """The values of a loop variable; None for other variables, and for loops without constant bounds."""
-    owner = variable.key.owner if isinstance(variable.key, SSAValue) else None
-    loop = owner.parent_op() if isinstance(owner, Block) else None
-    if not isinstance(loop, scf.ForOp) or owner is None or variable.key is not loop.body.block.args[0]:
-        return None
-    trips, start, step = trip_count(loop), constant_index(loop.lb), constant_index(loop.step)
-    if trips is None or start is None or step is None:
-        return None
-    return range(start, start + trips * step, step)
+def _holds(condition: Condition, at: Mapping[Variable, Any]) -> Any:
+    if isinstance(condition, Comparison):
+        return _COMPARISONS[condition.kind](condition.difference.at(at), 0)
+    if isinstance(condition, AnyOf):
+        first, second = (_hold(side, at) for side in condition.sides)
+        return None if first is None or second is None else np.logical_or(first, second)
+    if isinstance(condition, Otherwise):
+        found = _hold(condition.parts, at)
+        return None if found is None else np.logical_not(found)
+    return None

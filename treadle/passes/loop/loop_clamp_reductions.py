@@ -17,8 +17,7 @@ from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.ops import MapAttr
 from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index
+from treadle.passes.loop.kernels import constant_index, loops_in, trip_count
 from treadle.passes.loop.required_levels import computation, drop_test, is_accessed_by_element, text_of
 
 # Copies of factors to a buffer of a kernel that end where the sums do that read them.

@@ -15,8 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.loop import FuncOp, KernelOp
 from treadle.index.algebra import divisor_chain, divisors_of
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index, kernels_of
+from treadle.passes.loop.kernels import constant_index, kernels_of, loops_in, trip_count
 
 # The divisors of the quotients and remainders in a kernel's index arithmetic.
 

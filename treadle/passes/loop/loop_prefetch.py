@@ -18,8 +18,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.cache_lines import Body, EnclosingLoop, Lines, element_bytes, levels_around, lines_by_level
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import kernels_of
+from treadle.passes.loop.kernels import kernels_of, loops_in, trip_count
 from treadle.schedules.work.cpu_work import LINE
 from treadle.target import KIB
 

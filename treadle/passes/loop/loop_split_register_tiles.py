@@ -20,8 +20,7 @@ from treadle.index.algebra import split_linear, stride_along
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index, erase_dead, kernels_of
+from treadle.passes.loop.kernels import constant_index, erase_dead, kernels_of, loops_in, trip_count
 from treadle.target import Target
 
 _KEPT = 8

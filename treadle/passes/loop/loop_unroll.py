@@ -13,8 +13,7 @@ from xdsl.passes import ModulePass
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, MultiplyTilesOp, Space, SpaceAttr
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import kernels_of
+from treadle.passes.loop.kernels import kernels_of, loops_in, trip_count
 from treadle.schedules.work.gpu_work import UNROLLED_ELEMENTS
 from treadle.schedules.work.rules import MOST_OF_REGISTERS, MOST_UNROLLED
 from treadle.target import Target

@@ -19,8 +19,7 @@ from treadle.index.contiguity import Lanes
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
-from treadle.passes.loop.count_work import loops_in, trip_count
-from treadle.passes.loop.kernels import constant_index, kernels_of
+from treadle.passes.loop.kernels import constant_index, kernels_of, loops_in, trip_count
 from treadle.schedules.work.rules import LONGEST_LOOP, VECTOR_BYTES
 
 # Which accesses of a short loop are one vector access: consecutive, aligned elements under one predicate.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, i1, i8, i32
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, i1, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -33,6 +33,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
+from treadle.schedules.work.rules import BYTES, IN_MEMORY
 
 # The blocks of a vectorised loop while they are written.
 
@@ -148,9 +149,6 @@ def _bound(comparison: Comparison) -> tuple[bool, Expr]:
 
 # What a vectorised loop may do with vectors of an element type: elementwise operations, and accesses.
 
-IN_MEMORY = (f32, bf16, i32, i8, ui8)
-"""The elements of vectors that are loaded and stored."""
-BYTES = (i8, ui8)
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 _SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
 _CONVERSIONS = (

@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.index.expr import Expr, Range, var
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_operation
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of
 from treadle.schedules.nest.box import StagedBuffer
 from treadle.schedules.nest.nest import Axis, Nest
 
@@ -162,7 +162,7 @@ class Body:
         values = scope.values
         mask = None if number is None else self.positions.mask(number, at, is_clamped=scope.is_clamped)
         if not isinstance(op, AtOp) or mask is None:
-            return emit_operation(self._b, op, values)
+            return self._b.evaluated(op, values)
         own = None if op.predicate is None else Predicate(values[op.predicate], self._b)
         otherwise = self._b.constant(0, op.result.type) if op.otherwise is None else values[op.otherwise]
         indices = [values[index] for index in op.indices]

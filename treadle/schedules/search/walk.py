@@ -18,6 +18,7 @@ from typing import Literal
 
 from xdsl.ir import SSAValue
 
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS
 from treadle.dialects.schedule import ArrangeOp, Choice, ProgramOp, SampleOp, SplitOp, UseAttr
 from treadle.dialects.schedule.tiling import Role
 from treadle.schedules.nest.nest import Nest
@@ -183,9 +184,6 @@ def _level(nest: Nest, place: int) -> tuple[tuple[int, ...], int, int]:
 #
 # Source: Gensor (2025), sections IV-B and IV-C; docs/adr/0029 says which of them ship.
 
-BANKS = 32
-"""Formula (3)'s W: elements of 4 bytes that shared memory gives at once."""
-
 
 def tiling_benefit(traffic: float, next_traffic: float, footprint: float, next_footprint: float) -> float:
     """Formula (1) as printed: `Q(T) F(T') / (Q(T') F(T))`. More footprint counts as a gain."""
@@ -203,7 +201,7 @@ def caching_benefit(low: Memory, high: Memory, bytes: float) -> float:
 
 
 def virtual_thread_benefit(width: int, virtual: int, banks: int = BANKS) -> float:
-    """Formula (3): the bank conflicts of a tile of so many columns over those with virtual threads."""
+    """Formula (3): the bank conflicts of a tile of so many columns over those with virtual threads; W is `banks`."""
     return ceil(width / banks) / ceil(width / (virtual * banks))
 
 
@@ -234,8 +232,8 @@ def memories_of(target: Target) -> tuple[Memory, ...]:
     """The levels of a target's memory, the farthest first, registers last."""
     far = Memory(target.memory_latency, target.peak_bandwidth / target.multiprocessors / target.clock)
     if target.is_cuda:
-        shared = Memory(target.shared_latency, BANKS * 4, target.shared_per_block)
-        return far, shared, Memory(1.0, BANKS * 4 * 4, 4 * target.registers_per_multiprocessor)
+        shared = Memory(target.shared_latency, BANKS * BANK_BYTES, target.shared_per_block)
+        return far, shared, Memory(1.0, BANKS * BANK_BYTES * 4, 4 * target.registers_per_multiprocessor)
     registers = target.vector_bytes * target.vector_registers
     near = Memory(_L2_LATENCY, target.l2_bytes_per_cycle, target.l2_bytes)
     return far, near, Memory(1.0, 2 * target.vector_bytes, registers)

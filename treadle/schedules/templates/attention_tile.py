@@ -12,12 +12,12 @@ from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.movement import extent
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.tiles import BANKS
 from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of
 from treadle.schedules.template import Choices, number
 
 _VECTOR = 4
 """Floats of the longest access to shared memory."""
-_BANKS = 32
 _OTHER_REGISTERS = 48
 """Registers of a thread for addresses, predicates and arithmetic in flight."""
 
@@ -69,7 +69,7 @@ class AttentionTile:
     def key_stride(self) -> int:
         """Elements from one query or key to the next. Lanes that read vectors of neighbouring keys meet in no bank if
         these are an odd number of vectors apart: rows that fill all banks once or more are padded, others swizzled."""
-        return self.padded_size + (0 if self.padded_size % _BANKS else _VECTOR)
+        return self.padded_size + (0 if self.padded_size % BANKS else _VECTOR)
 
     @property
     def key_swizzle(self) -> Swizzle | None:
@@ -81,7 +81,7 @@ class AttentionTile:
     @property
     def weight_stride(self) -> int:
         """Elements from one row of weights to the next: the strips of a warp write side by side."""
-        return self.columns + (self.lanes - self.columns) % _BANKS
+        return self.columns + (self.lanes - self.columns) % BANKS
 
     @property
     def vector(self) -> int:

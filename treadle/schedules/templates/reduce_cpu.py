@@ -21,7 +21,6 @@ from treadle.schedules.kernel_builder import (
     Index,
     KernelBuilder,
     emit_block,
-    emit_operation,
     kernel_builder,
     narrowed,
     ssa_values,
@@ -113,7 +112,7 @@ def _element(b: KernelBuilder, block: Block, values: dict[SSAValue, SSAValue], l
 
 def _operation(b: KernelBuilder, op: Operation, values: dict[SSAValue, SSAValue], lanes: int) -> SSAValue:
     if not isinstance(op, ReduceOp):
-        return emit_operation(b, op, values)
+        return b.evaluated(op, values)
     kind, element, extent = op.kind.data, accumulator(op.result.type), prod(op.shape)
     neutral = identity(kind, element)
     part = b.alloc("part", [lanes], element)

@@ -21,7 +21,6 @@ from treadle.schedules.kernel_builder import (
     KernelBuilder,
     all_of,
     emit_block,
-    emit_operation,
     kernel_builder,
     narrowed,
     ssa_values,
@@ -149,7 +148,7 @@ class _ReduceBody:
         values.update(zip(compute.body.block.args, ssa_values(index), strict=True))
         reduce = next(op for op in compute.body.block.ops if isinstance(op, ReduceOp))
         for op in _between(compute.body.block.first_op, reduce):
-            values[op.results[0]] = emit_operation(b, op, values)
+            values[op.results[0]] = b.evaluated(op, values)
         total_of_terms = self._fold(reduce, values, part)
         last = compute.body.block.last_op
         assert isinstance(last, YieldOp)
@@ -157,7 +156,7 @@ class _ReduceBody:
         with b.when(all_of(conditions)):
             values[reduce.result] = narrowed(b, total_of_terms(), reduce.result.type)
             for op in _between(reduce.next_op, last):
-                values[op.results[0]] = emit_operation(b, op, values)
+                values[op.results[0]] = b.evaluated(op, values)
             b.store(values[last.value], b.output, index)
         grid = ceil(total / shares.outputs)
         return b.kernel(name, self.tensors, compute.type, grid, shares.threads, f"{compute.type} by reduction")

@@ -15,7 +15,7 @@ from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.access_analysis import TransposedReads, transposed_reads
-from treadle.schedules.kernel_builder import Index, Predicate, all_of, emit_operation, kernel_builder, ssa_values
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder, ssa_values
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
@@ -149,7 +149,7 @@ class _TransposeBody:
                 values.update(zip(self.compute.body.block.args, ssa_values(index), strict=True))
                 for at, tile in tiles.items():
                     for op in _needed(at):
-                        values[op.results[0]] = emit_operation(b, op, values)
+                        values[op.results[0]] = b.evaluated(op, values)
                     b.store(values[at.result], tile, [o, i])
 
     def _write(self, tiles: dict[AtOp, SSAValue]) -> None:
@@ -173,7 +173,7 @@ class _TransposeBody:
             elif isinstance(op, AtOp) and op in loaded:
                 values[op.result] = loaded[op]
             else:
-                values[op.results[0]] = emit_operation(b, op, values)
+                values[op.results[0]] = b.evaluated(op, values)
 
     def _inside(self, along: Index, suffix: Index) -> Predicate | None:
         """Whether a position is in the result; None where every one is."""

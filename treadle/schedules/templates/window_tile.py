@@ -11,7 +11,7 @@ from treadle.dialects.graph import AtOp, YieldOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.reduction import identity
 from treadle.schedules.access_analysis import Windows
-from treadle.schedules.kernel_builder import Index, KernelBuilder, emit_operation, ssa_values
+from treadle.schedules.kernel_builder import Index, KernelBuilder, ssa_values
 
 Values = dict[SSAValue, SSAValue]
 
@@ -127,7 +127,7 @@ class WindowTile:
             assert isinstance(op, Operation)
             for operand in op.operands:
                 self._emit(operand, values)
-            values[value] = emit_operation(self.b, op, values)
+            values[value] = self.b.evaluated(op, values)
         return values[value]
 
 

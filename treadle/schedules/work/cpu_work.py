@@ -349,7 +349,7 @@ class _CpuCounter:
             if loop.moves(place):
                 found[loop] = [(trips, abs(step) * size) for trips, step in loop.steps(place)]
         if self._block in place.variables:
-            steps = [step for digit in self._block.digits() for step in place.steps(digit)]
+            steps = place.steps(self._block.digits())
             found[self._block] = [(float(count), abs(step) * size) for count, step in steps]
         return found
 

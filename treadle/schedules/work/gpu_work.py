@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
 from treadle.schedules.work.cpu_work import Work
@@ -101,7 +101,6 @@ def shared_cycles_of(addresses: Addresses, width: int, lanes: int = WARP) -> int
 Addresses: TypeAlias = "NDArray[Any]"
 """Bytes' addresses, of each warp's lanes: two dimensions."""
 
-BANKS, BANK_BYTES = 32, 4
 OTHER_REGISTERS = 36
 """Registers of a thread beside its arrays. NVRTC 13.0 takes 29 to 44 for the products of docs/schedules.md whose tiles
 do not overhang."""
@@ -248,7 +247,7 @@ class _GpuCounter:
 
     def _region(self, inside: Sequence[Node], times: float) -> None:
         """Straight code: a loop's body that is not unrolled, or what is outside of such loops."""
-        code = list(_straight(inside))
+        code = list(self._straight(inside))
         waits = [node.pending for node in code if isinstance(node, Step) and node.pending is not None]
         loads = [n for n in code if isinstance(n, Access) and n.buffer.is_global and not n.is_store]
         plain = [node for node in loads if not node.is_async]
@@ -259,6 +258,18 @@ class _GpuCounter:
         elif plain:
             self._loads_ahead(times, 1)
         self._inside(inside, times)
+
+    def _straight(self, inside: Sequence[Node]) -> Iterator[Node]:
+        """The nodes of some code with those of unrolled loops and of branches that are taken, in order; other loops as
+        one."""
+        for node in inside:
+            if isinstance(node, Branch):
+                if all_likely(node.conditions, self._kernel.block):
+                    yield from self._straight(node.inside)
+            elif isinstance(node, Loop) and node.is_unrolled:
+                yield from self._straight(node.inside)
+            else:
+                yield node
 
     def _loads_ahead(self, times: float, ahead: int) -> None:
         if times >= self._steps:
@@ -293,7 +304,7 @@ class _GpuCounter:
             times *= all_likely(access.conditions, self._kernel.block)
         self._accesses += times
         width = access.buffer.bytes * access.elements
-        found = None if access.place.is_data else self._addresses(access)
+        found = None if access.place.is_data else np.broadcast_to(access.address(self._at), self._threads.shape)
         if not buffer.is_shared:
             whole = self._warps * min(access.lanes, WARP) * max(1, width // SECTOR_BYTES)
             self._sectors += times * (whole if found is None else sectors_of(found, width, access.lanes))
@@ -303,15 +314,6 @@ class _GpuCounter:
             self._stores += times * cycles
         else:
             self._loads += times * cycles
-
-    def _addresses(self, access: Access) -> Any:
-        """Where the threads of a block access a buffer."""
-        place = self._at(access.place)
-        swizzle = access.buffer.swizzle
-        if swizzle is not None and access.swizzled is not None:
-            row, column = map(self._at, access.swizzled)
-            place = place - column + swizzle.column(row, column)
-        return np.broadcast_to(place * access.buffer.bytes, self._threads.shape)
 
     def _at(self, position: Position) -> Any:
         """A position for each thread."""
@@ -343,15 +345,6 @@ class _GpuCounter:
         if loop not in self._written:
             self._written[loop] = {each.buffer for each in accesses_in(loop.inside) if each.is_store}
         return self._written[loop]
-
-
-def _straight(inside: Sequence[Node]) -> Iterator[Node]:
-    """The nodes of some code with those of branches and unrolled loops, in order; other loops as one."""
-    for node in inside:
-        if isinstance(node, Branch) or (isinstance(node, Loop) and node.is_unrolled):
-            yield from _straight(node.inside)
-        else:
-            yield node
 
 
 def _waits_at_once(code: Sequence[Node]) -> bool:

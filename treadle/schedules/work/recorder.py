@@ -15,7 +15,6 @@ from typing import cast
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     IndexType,
-    MemRefType,
     TensorType,
     VectorType,
     i1,
@@ -25,22 +24,19 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import (
     KernelOp,
     Space,
-    SpaceAttr,
     Swizzle,
     buffer_type,
     memref_of,
-    swizzle_of,
 )
 from treadle.dialects.loop.accesses import accesses
 from treadle.dialects.loop.tiles import WARP, TileRows, whole_row
 from treadle.dialects.schedule import UseAttr
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.errors import TreadleError
-from treadle.index.positions import Position, Variable, position_of, row_major
+from treadle.index.positions import Position, Variable, position_of
 from treadle.schedules.access_analysis import remembering
 from treadle.schedules.kernel_builder import (
     Index,
@@ -54,9 +50,9 @@ from treadle.schedules.nest.kernel import nest_kernel
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.cpu_work import Work, count_on_cpu, lower_for_cpu
-from treadle.schedules.work.gpu_work import ROUNDING, GpuWork, count_on_gpu, lower_for_gpu, op_cost
+from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu, lower_for_gpu, op_cost
 from treadle.schedules.work.group import PLACE, Group, StandIn
-from treadle.schedules.work.scalars import ScalarRecorder, Value, unknown_index
+from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, unknown_index
 from treadle.schedules.work.tree import (
     Access,
     Branch,
@@ -129,16 +125,6 @@ class Recorder(ScalarRecorder):
         operands = tuple(operand for operand in op.operands if isinstance(operand, Value))
         return self._given(operands, op.results[0].type, op_cost(op))
 
-    def _given(self, operands: tuple[Value, ...], type: Attribute, cost: float = 0.0) -> Value:
-        """The result of an operation on values."""
-        result = Value(type)
-        for operand in operands:
-            operand.uses_as_operand += 1
-            if operand.sources:
-                result.sources = result.sources | operand.sources
-        self._here.append(Step(cost, operands=operands, result=result))
-        return result
-
     def _accessed(
         self,
         buffer: SSAValue,
@@ -162,21 +148,6 @@ class Recorder(ScalarRecorder):
         del kind, lanes
         return self._given((cast("Value", value),), value.type)
 
-    def mma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
-        result = self._given((cast("Value", a), cast("Value", b), cast("Value", c)), c.type)
-        step, type = self._here[-1], a.type
-        assert isinstance(step, Step)
-        assert isinstance(type, VectorType)
-        # A lane has a 32nd of each operand, C's are 16 x 8.
-        step.tensor = 2.0 * 16 * 8 * (prod(type.get_shape()) * WARP // 16)
-        step.tensor_bytes = byte_width(type.element_type)
-        return result
-
-    def round_tf32(self, fragment: SSAValue) -> SSAValue:
-        type = fragment.type
-        count = type.element_count() if isinstance(type, VectorType) else 1
-        return self._given((cast("Value", fragment),), type, ROUNDING * count)
-
     def arrive(self, counters: SSAValue, at: IndexLike, blocks: int) -> SSAValue:
         self._accessed(counters, [at], 1, is_store=True, lanes=1)
         result = Value(i1, None, (Chance(1 / blocks),))
@@ -193,12 +164,6 @@ class Recorder(ScalarRecorder):
         # Eight lanes give the addresses of the rows of each matrix, 16 bytes each.
         *matrices, row = type.get_shape()
         return self._loaded(self._accessed(buffer, indices, 4 * row, lanes=8 * prod(matrices)), type)
-
-    def _loaded(self, access: Access, type: Attribute) -> Value:
-        result = access.value = Value(type)
-        if access.buffer.is_register:
-            result.sources = frozenset((access.buffer,))
-        return result
 
     def extract(self, source: SSAValue, indices: Sequence[IndexLike], type: Attribute) -> SSAValue:
         return self._given((cast("Value", source),), type)
@@ -231,12 +196,6 @@ class Recorder(ScalarRecorder):
     # Loops and branches.
 
     @contextmanager
-    def _inside(self, inside: list[Node]) -> Generator[None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        outer, self._here = self._here, inside
-        yield
-        self._here = outer
-
-    @contextmanager
     def loop(
         self,
         name: str,
@@ -248,16 +207,9 @@ class Recorder(ScalarRecorder):
         vector: bool = False,
         at_once: int | None = None,
     ) -> Generator[Index]:
-        (lo, first), (least, last) = self._value(begin).bounds, self._value(end).bounds
-        most = max(1, -((lo - last) // step))
-        is_constant = lo == first and least == last
-        mean = float(most) if is_constant else max(1.0, ((least + last) / 2 - (lo + first) / 2) / step)
-        variable = Variable(name, most)
-        counts = step == 1 and self._position(begin).as_int == 0
-        unrolled = unroll or at_once is not None
-        loop = Loop(variable, mean, unrolled, vector, at_once, is_constant=is_constant, counts=counts)
-        position = variable.position() * step + self._position(begin)
-        if most == 1 and is_constant:
+        loop, position = self._counted(name, self._value(begin), self._value(end), step)
+        loop.is_unrolled, loop.is_vector, loop.at_once = unroll or at_once is not None, vector, at_once
+        if loop.variable.size == 1 and loop.is_constant:
             yield Index(Value(_INDEX, position), self)
             return
         self._here.append(loop)
@@ -321,7 +273,7 @@ class Recorder(ScalarRecorder):
         swizzle: Swizzle | None = None,
     ) -> SSAValue:
         value = Value(buffer_type(tuple(shape), element, space, swizzle))
-        value.buffer = _buffer(name, value.type)
+        value.buffer = buffer_of(name, value.type)
         if space in (Space.REGISTER, Space.SHARED):
             self._allocs.append(value.buffer)
             self._here.append(Step(allocated=value.buffer))
@@ -338,17 +290,8 @@ class Recorder(ScalarRecorder):
             found = self._arguments[tensor] = Value(memref_of(tensor.type))
             found.producer = self._group.producer(tensor)
             if found.producer is None:
-                found.buffer = _buffer(tensor.name_hint or "X", found.type)
+                found.buffer = buffer_of(tensor.name_hint or "X", found.type)
         return found
-
-    def _access(
-        self, buffer: Buffer, indices: Sequence[IndexLike], is_store: bool, conditions: tuple[Condition, ...]
-    ) -> Access:
-        place = [self._position(i) for i in indices]
-        swizzled = None if buffer.swizzle is None else (place[-2], place[-1])
-        access = Access(buffer, row_major(place, buffer.shape), is_store, conditions, swizzled=swizzled)
-        self._here.append(access)
-        return access
 
     def load(
         self,
@@ -401,7 +344,7 @@ class Recorder(ScalarRecorder):
         where: Predicate | SSAValue | None = None,
     ) -> None:
         stored, conditions = cast("Value", value), _conditions(where)
-        stored.uses_as_operand += 1
+        stored.used()
         if buffer is self.output:
             self._result(stored, [self._value(i) for i in indices], conditions)
             return
@@ -442,7 +385,7 @@ class Recorder(ScalarRecorder):
         found = self._arguments.get(tensor)
         if found is None:
             found = self._arguments[tensor] = Value(memref_of(cast("TensorType", tensor.type)))
-            found.buffer = _buffer("C", found.type)
+            found.buffer = buffer_of("C", found.type)
         assert found.buffer is not None
         return found.buffer
 
@@ -487,13 +430,6 @@ def record(group: Group, build: Callable[[], object]) -> Kernel:
         raise TreadleError(message, "work of a kernel", "a builder that kernel_builder(tensors, result) gives")
     assert isinstance(written, Kernel), "a template returns what its builder gives"
     return written
-
-
-def _buffer(name: str, type: Attribute) -> Buffer:
-    assert isinstance(type, MemRefType)
-    memory = type.memory_space
-    space = memory.data if isinstance(memory, SpaceAttr) else None
-    return Buffer(name, type.get_shape(), type.get_element_type(), space, swizzle_of(type))
 
 
 def _conditions(where: Predicate | SSAValue | None) -> tuple[Condition, ...]:

@@ -17,10 +17,8 @@ from treadle.dialects.loop import Space
 from treadle.index.positions import Digit, Factor, Position
 from treadle.schedules.work.tree import (
     Access,
-    AnyOf,
     Branch,
     Buffer,
-    Chance,
     Comparison,
     Condition,
     Loop,
@@ -39,6 +37,9 @@ MOST_UNROLLED, MOST_OF_REGISTERS = 8, 64
 COPIED = (f16, bf16, f32, i8, ui8)
 """Elements that asynchronous copies move."""
 LEAST_COPY_BYTES = 4
+BYTES = (i8, ui8)
+IN_MEMORY = (f32, bf16, i32, *BYTES)
+"""The elements of vectors that a CPU loads and stores (`loop-vectorize`)."""
 
 
 def positions_in(inside: Sequence[Node]) -> list[Position]:
@@ -47,22 +48,23 @@ def positions_in(inside: Sequence[Node]) -> list[Position]:
     for node in inside:
         if isinstance(node, Access):
             found.append(node.place)
-            found += _compared(node.conditions)
+            found += compared(node.conditions)
         elif isinstance(node, Branch):
-            found += _compared(node.conditions)
+            found += compared(node.conditions)
             found += positions_in(node.inside)
         elif isinstance(node, Loop):
             found += positions_in(node.inside)
     return found
 
 
-def _compared(conditions: Sequence[Condition]) -> list[Position]:
+def compared(conditions: Sequence[Condition]) -> list[Position]:
+    """The positions that comparisons of some conditions compare with 0."""
     found: list[Position] = []
     for each in conditions:
         if isinstance(each, Comparison):
             found.append(each.difference)
-        elif isinstance(each, AnyOf):
-            found += _compared((*each.sides[0], *each.sides[1]))
+        else:
+            found += compared(each.parts)
     return found
 
 
@@ -186,10 +188,10 @@ def along(position: Position, digits: Sequence[Digit], lanes: int, *, is_whole: 
 
 def agrees(condition: Condition, digits: Sequence[Digit], lanes: int) -> bool:
     """Whether a condition holds in all of so many consecutive values of some digits or in none."""
-    if isinstance(condition, Chance) or not any(map(condition.moves_with, digits)):
+    if not any(map(condition.moves_with, digits)):
         return True
-    if isinstance(condition, AnyOf):
-        return all(agrees(each, digits, lanes) for side in condition.sides for each in side)
+    if not isinstance(condition, Comparison):
+        return all(agrees(each, digits, lanes) for each in condition.parts)
     difference = condition.difference
     found = along(difference, digits, lanes)
     if found is None or condition.kind in ("eq", "ne"):
@@ -364,11 +366,6 @@ def without_single_trips(inside: list[Node]) -> list[Node]:
     return found
 
 
-_IN_MEMORY = (f32, bf16, i32, i8, ui8)
-"""The elements of vectors that are loaded and stored."""
-_BYTES = (i8, ui8)
-
-
 def _split_at(loop: Loop, lanes: int) -> None:
     """Splits a loop's variable in vectors and lanes, where that makes sums of digits of more positions."""
     lowest = loop.digits[0]
@@ -425,7 +422,7 @@ class _VectorForms:
             return
         if not any(id(operand) in self._varying for operand in step.operands):
             return
-        if step.result.type not in (*_IN_MEMORY, i1):
+        if step.result.type not in (*IN_MEMORY, i1):
             raise _Unsupported
         self._varying.add(id(step.result))
         if step.is_select:
@@ -447,11 +444,11 @@ class _VectorForms:
         masked = self._is_partial or bool(conditions)
         element, is_vector = access.buffer.element, abs(stride) == 1
         is_guarded = bool(conditions) and not varying and (not access.is_store or element != f32)
-        if element not in _IN_MEMORY or (element != f32 and not (is_vector and stride > 0)):
+        if element not in IN_MEMORY or (element != f32 and not (is_vector and stride > 0)):
             raise _Unsupported
         if is_guarded:
             masked = self._is_partial
-        if element != f32 and masked and element not in _BYTES:
+        if element != f32 and masked and element not in BYTES:
             raise _Unsupported
         if not access.is_store and access.value is not None:
             self._varying.add(id(access.value))
@@ -467,9 +464,7 @@ class _VectorForms:
         return found[0]
 
     def _varies(self, condition: Condition) -> bool:
-        if isinstance(condition, Chance):
-            return False
-        if isinstance(condition, AnyOf):
+        if not isinstance(condition, Comparison):
             if any(condition.moves_with(digit) for digit in self._digits):
                 raise _Unsupported
             return False

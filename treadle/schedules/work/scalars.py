@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
 from typing import Any, cast
 
 from xdsl.dialects import arith
@@ -10,6 +12,7 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IndexType,
     IntegerAttr,
+    MemRefType,
     VectorType,
     i1,
 )
@@ -17,9 +20,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
 from treadle.dialects.graph.definition import FLOAT_BINARY, MATH, Scalar
-from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.loop import SpaceAttr, swizzle_of
+from treadle.dialects.loop.tiles import WARP
 from treadle.index.expr import Expr
-from treadle.index.positions import Position, Variable, position_of
+from treadle.index.positions import Position, Variable, position_of, row_major
 from treadle.schedules.kernel_builder import (
     Index,
     IndexLike,
@@ -27,14 +32,16 @@ from treadle.schedules.kernel_builder import (
     Predicate,
     emit_reduce,
 )
-from treadle.schedules.work.gpu_work import cost_of
+from treadle.schedules.work.gpu_work import ROUNDING, cost_of
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.tree import (
+    Access,
     AnyOf,
     Buffer,
     Chance,
     Comparison,
     Condition,
+    Loop,
     Node,
     Step,
 )
@@ -82,6 +89,19 @@ class Value(SSAValue):
         assert self.position is not None
         return self.position.bounds if self.limits is None else self.limits
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether nothing is known of the bounds of an index."""
+        return self.limits is None and self.position is not None and self.position.is_unbounded
+
+    def used(self, kind: type[Operation] | None = None) -> None:
+        """Says that an operation, of some kind, has it as an operand. A product is fused with the one addition that
+        uses it."""
+        self.uses_as_operand += 1
+        if self.product is not None:
+            is_fused = self.uses_as_operand == 1 and kind in (arith.AddfOp, arith.SubfOp)
+            self.product.cost = 0.0 if is_fused else 1.0
+
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -93,6 +113,7 @@ _INDEX_KINDS: dict[type[Operation], str] = {
     arith.DivSIOp: "div", arith.RemUIOp: "mod", arith.RemSIOp: "mod", arith.MinSIOp: "min", arith.MaxSIOp: "max",
     arith.MinUIOp: "min", arith.MaxUIOp: "max",
 }  # fmt: skip
+_BOUNDING = (arith.MinSIOp, arith.MaxSIOp, arith.MinUIOp, arith.MaxUIOp)
 _LOGIC: dict[type[Operation], str] = {arith.AndIOp: "and", arith.OrIOp: "or", arith.XOrIOp: "xor"}
 _CASTS = (arith.IndexCastOp,)
 _COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -199,15 +220,15 @@ class ScalarRecorder(KernelBuilder):
             found.conditions = (AnyOf(sides),) if all(sides) else ()
         else:
             found.conditions = (Chance(0.5),)
+        if not (a.conditions and b.conditions):
+            self._here.append(Step(operands=(a, b), result=found))  # of values that were loaded
         return found
 
     def select(self, condition: Predicate | Scalar, a: Scalar, b: Scalar) -> Scalar:
         plain = condition.value if isinstance(condition, Predicate) else condition
         then, otherwise = cast("Value", a), cast("Value", b)
         if then.position is not None and otherwise.position is not None:
-            found = Value(_INDEX, otherwise.position if then.position.as_int is not None else then.position)
-            found.limits = min(then.bounds[0], otherwise.bounds[0]), max(then.bounds[1], otherwise.bounds[1])
-            return found
+            return one_of(then, otherwise)
         if then.type == i1:
             return Value(i1, None, (Chance(0.5),))
         return self._computed(arith.SelectOp, (cast("Value", plain), then, otherwise), then.type)
@@ -219,11 +240,7 @@ class ScalarRecorder(KernelBuilder):
         """The result of an operation on scalars or vectors."""
         found, sources = Value(type), _NOTHING
         for operand in operands:
-            operand.uses_as_operand += 1
-            if operand.product is not None:
-                # A product is fused with the one addition that uses it.
-                is_fused = operand.uses_as_operand == 1 and kind in (arith.AddfOp, arith.SubfOp)
-                operand.product.cost = 0.0 if is_fused else 1.0
+            operand.used(kind)
             if operand.sources:
                 sources = sources | operand.sources
         found.sources = sources
@@ -266,18 +283,103 @@ class ScalarRecorder(KernelBuilder):
         found = self._computed(kind, operands, type)
         if isinstance(type, IndexType):
             found.position = unknown_index()
+        elif kind in _BOUNDING:
+            found.limits = _clamped(_INDEX_KINDS[kind], *operands)
         return found
+
+    def _given(self, operands: tuple[Value, ...], type: Attribute, cost: float = 0.0) -> Value:
+        """The result of an operation on values."""
+        result = Value(type)
+        for operand in operands:
+            operand.used()
+            if operand.sources:
+                result.sources = result.sources | operand.sources
+        self._here.append(Step(cost, operands=operands, result=result))
+        return result
+
+    def mma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
+        result = self._given((cast("Value", a), cast("Value", b), cast("Value", c)), c.type)
+        step, type = self._here[-1], a.type
+        assert isinstance(step, Step)
+        assert isinstance(type, VectorType)
+        # A lane has a 32nd of each operand, C's are 16 x 8.
+        step.tensor = 2.0 * 16 * 8 * (prod(type.get_shape()) * WARP // 16)
+        step.tensor_bytes = byte_width(type.element_type)
+        return result
+
+    def round_tf32(self, fragment: SSAValue) -> SSAValue:
+        type = fragment.type
+        count = type.element_count() if isinstance(type, VectorType) else 1
+        return self._given((cast("Value", fragment),), type, ROUNDING * count)
+
+    # Loops and memory.
+
+    @contextmanager
+    def _inside(self, inside: list[Node]) -> Generator[None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        outer, self._here = self._here, inside
+        yield
+        self._here = outer
+
+    def _counted(self, name: str, begin: Value, end: Value, step: int) -> tuple[Loop, Position]:
+        """A loop over an index, and its variable. Of bounds that depend on other variables it runs as often as at the
+        middle of their range, of bounds of which nothing is known once."""
+        (lo, first), (least, last) = begin.bounds, end.bounds
+        most = max(1, -((lo - last) // step))
+        is_constant = lo == first and least == last
+        mean = float(most) if is_constant else max(1.0, (max(0, least - first) + last - lo) / 2 / step)
+        if begin.is_unbounded or end.is_unbounded:
+            mean = 1.0
+        variable, start = Variable(name, most), self._position(begin)
+        counts = step == 1 and start.as_int == 0
+        return Loop(variable, mean, is_constant=is_constant, counts=counts), variable.position() * step + start
+
+    def _access(
+        self, buffer: Buffer, indices: Sequence[IndexLike], is_store: bool, conditions: tuple[Condition, ...]
+    ) -> Access:
+        place = [self._position(i) for i in indices]
+        swizzled = None if buffer.swizzle is None else (place[-2], place[-1])
+        access = Access(buffer, row_major(place, buffer.shape), is_store, conditions, swizzled=swizzled)
+        self._here.append(access)
+        return access
+
+    def _loaded(self, access: Access, type: Attribute) -> Value:
+        result = access.value = Value(type)
+        if access.buffer.is_register:
+            result.sources = frozenset((access.buffer,))
+        return result
 
 
 def unknown_index() -> Position:
     """An index that comes from memory."""
-    return Variable("data", _UNKNOWN, is_data=True).position()
+    return Variable("data", _UNKNOWN, is_data=True, is_unbounded=True).position()
+
+
+def one_of(first: Value, second: Value) -> Value:
+    """One of two indices: as a position the one that is no constant."""
+    assert first.position is not None
+    assert second.position is not None
+    found = Value(_INDEX, second.position if first.position.as_int is not None else first.position)
+    found.limits = min(first.bounds[0], second.bounds[0]), max(first.bounds[1], second.bounds[1])
+    return found
+
+
+def buffer_of(name: str, type: Attribute) -> Buffer:
+    """The buffer of a memref."""
+    assert isinstance(type, MemRefType)
+    memory = type.memory_space
+    space = memory.data if isinstance(memory, SpaceAttr) else None
+    return Buffer(name, type.get_shape(), type.get_element_type(), space, swizzle_of(type))
 
 
 def _index_of(value: Value) -> Value:
     """A number as an index."""
-    most = _UNKNOWN if value.limits is None else value.limits[1] + 1
-    found = Value(_INDEX, value.position or Variable("data", most, is_data=True).position())
+    if value.position is not None:
+        position = value.position
+    elif value.limits is None:
+        position = unknown_index()
+    else:
+        position = Variable("data", value.limits[1] + 1, is_data=True).position()
+    found = Value(_INDEX, position)
     found.limits = value.limits
     return found
 

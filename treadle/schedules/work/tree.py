@@ -1,16 +1,17 @@
 """A kernel as a tree of loops, branches and straight code, whose indices are positions.
 
 A template or a nest that is run on a `Recorder` gives the tree of what it would write; `rules.py` does to it what the
-loop passes do to a kernel; `cpu_work.py` and `gpu_work.py` count it.
+loop passes do to a kernel. `lowered.py` reads the tree of a kernel that they have been done to. `cpu_work.py` and
+`gpu_work.py` count either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, SSAValue
@@ -74,7 +75,7 @@ class Comparison:
         variable `taken` are true."""
         if taken is not None and taken.size > 1 and taken in self.difference.variables:
             return 1.0
-        return 1.0 if self.difference.is_data else likelihood(self.kind, self.difference.bounds)
+        return 1.0 if self.difference.is_unbounded else likelihood(self.kind, self.difference.bounds)
 
     @property
     def is_known(self) -> bool:
@@ -93,6 +94,11 @@ class AnyOf:
 
     sides: tuple[tuple[Condition, ...], tuple[Condition, ...]]
 
+    @property
+    def parts(self) -> tuple[Condition, ...]:
+        """The conditions of both sides."""
+        return (*self.sides[0], *self.sides[1])
+
     def likely(self, taken: Variable | None = None) -> float:
         """The probability, if both are independent."""
         neither = 1.0
@@ -107,7 +113,24 @@ class AnyOf:
 
     def moves_with(self, digit: Digit) -> bool:
         """Whether it may hold for some values of a digit alone."""
-        return any(each.moves_with(digit) for side in self.sides for each in side)
+        return any(each.moves_with(digit) for each in self.parts)
+
+
+@dataclass(frozen=True)
+class Otherwise:
+    """What holds where a conjunction of its parts does not."""
+
+    parts: tuple[Condition, ...]
+
+    is_known = False
+
+    def likely(self, taken: Variable | None = None) -> float:
+        """The probability."""
+        return 1 - all_likely(self.parts, taken)
+
+    def moves_with(self, digit: Digit) -> bool:
+        """Whether it may hold for some values of a digit alone."""
+        return any(each.moves_with(digit) for each in self.parts)
 
 
 @dataclass(frozen=True)
@@ -117,6 +140,7 @@ class Chance:
     part: float
 
     is_known = False
+    parts = ()
 
     def likely(self, taken: Variable | None = None) -> float:
         """The probability."""
@@ -129,7 +153,7 @@ class Chance:
         return False
 
 
-Condition: TypeAlias = Comparison | AnyOf | Chance
+Condition: TypeAlias = Comparison | AnyOf | Otherwise | Chance
 
 
 def all_likely(conditions: tuple[Condition, ...], taken: Variable | None = None) -> float:
@@ -177,18 +201,15 @@ class Loop:
 
     def steps(self, position: Position) -> list[tuple[float, int]]:
         """(number, distance) of the steps by which iterations move a position, the shortest first."""
-        found: list[tuple[float, int]] = []
-        lanes = self.lanes
-        for digit in self.digits:
-            if digit.size <= lanes:
-                lanes = -(-lanes // digit.size)
-                continue
-            if lanes > 1:
-                found.append((float(-(-digit.size // lanes)), position.stride(digit) * lanes))
-            else:
-                found += [(float(count), step) for count, step in position.steps(digit)]
-            lanes = 1
-        return found
+        lanes, digits = self.lanes, self.digits
+        while digits and digits[0].size <= lanes:
+            lanes = -(-lanes // digits[0].size)
+            digits = digits[1:]
+        vectors: list[tuple[float, int]] = []
+        if lanes > 1 and digits:
+            first, *digits = digits
+            vectors = [(float(-(-first.size // lanes)), position.stride(first) * lanes)]
+        return vectors + [(float(count), step) for count, step in position.steps(digits)]
 
 
 @dataclass(eq=False)
@@ -225,6 +246,15 @@ class Access:
     in_branch: bool = False
     swizzled: tuple[Position, Position] | None = None
     value: object = None
+
+    def address(self, at: Callable[[Position], Any]) -> Any:
+        """The first byte that is accessed, from the buffer's beginning on, where positions have some values (numbers
+        or arrays)."""
+        place = at(self.place)
+        if self.swizzled is not None and self.buffer.swizzle is not None:
+            row, column = map(at, self.swizzled)
+            place = place - column + self.buffer.swizzle.column(row, column)
+        return place * self.buffer.bytes
 
 
 @dataclass(eq=False)
@@ -289,6 +319,8 @@ def _renewed(condition: Condition) -> Condition:
     if isinstance(condition, AnyOf):
         first, second = (tuple(map(_renewed, side)) for side in condition.sides)
         return AnyOf((first, second))
+    if isinstance(condition, Otherwise):
+        return Otherwise(tuple(map(_renewed, condition.parts)))
     if isinstance(condition, Chance) or condition.difference.is_linear:
         return condition
     return Comparison(condition.kind, condition.difference.renewed())

@@ -12,11 +12,11 @@ from treadle.dialects.graph import BinaryOp, FusedOp, GatherOp, MatmulOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.passes.loop.count_gpu_work import count_gpu_work
 from treadle.passes.loop.fetched_sectors import bank_conflicts
 from treadle.passes.loop.fetched_sectors import sectors as sectors_one_by_one
 from treadle.schedules.search.predict import gpu_seconds, resident_blocks
 from treadle.schedules.work.gpu_work import OTHER_REGISTERS, GpuWork, in_warps, sectors, shared_cycles
+from treadle.schedules.work.lowered import count_gpu_work
 from treadle.target import Target
 
 A100 = Target.parse("sm_80")

@@ -17,8 +17,8 @@ from treadle.dialects.graph import FusedOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
-from treadle.passes.loop.count_work import count_work
 from treadle.schedules.work.cpu_work import LINE, Work, touched_bytes
+from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
 
 CPU = Target.parse("cpu")
