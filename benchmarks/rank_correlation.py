@@ -27,7 +27,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.search.database import TARGET, Database
 from treadle.schedules.search.database_files import digest_of, slug
 from treadle.schedules.search.learned import Learned
-from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 
@@ -35,7 +35,7 @@ LEAST_TRIALS = 10
 """Of a group: the rank correlation of fewer says little."""
 _COLUMNS = ("analytic", "learned, other groups", "other databases")
 
-Measured = Sequence[tuple[Work, float]]
+Measured = Sequence[tuple[AnyWork, float]]
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,11 @@ def quality(model: Learned, trials: Measured, target: Target) -> Quality:
     """How a model ranks one group's kernels."""
     predicted = list(model.seconds([work for work, _ in trials], target))
     seconds = [each for _, each in trials]
-    correlation = float(np.corrcoef(_ranks(predicted), _ranks(seconds))[0, 1])
-    return Quality(correlation, seconds[predicted.index(min(predicted))] / min(seconds))
+    return Quality(spearman(predicted, seconds), seconds[predicted.index(min(predicted))] / min(seconds))
 
 
 def _fitted(groups: Sequence[Group], target: Target) -> Learned:
-    model, records = Learned(), dict[str, list[tuple[Work, float]]]()
+    model, records = Learned(), dict[str, list[tuple[AnyWork, float]]]()
     for group in groups:
         records.setdefault(digest_of(group.name), []).extend(group.trials)
     model.learn(records, target)
@@ -117,6 +116,11 @@ def _target(folders: Sequence[Database], hardware: str) -> Target:
     if slug(hardware_of(host_target())) != hardware:
         raise TreadleError(f"the records of {hardware} do not say what target it is", "rank correlation", TARGET)
     return host_target()
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """The rank correlation of two lists."""
+    return float(np.corrcoef(_ranks(one), _ranks(other))[0, 1])
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

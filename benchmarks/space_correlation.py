@@ -18,8 +18,7 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any
 
-import numpy as np
-
+from benchmarks.rank_correlation import spearman
 from benchmarks.schedule_cases import Case, cases, group_of
 from treadle.dialects.schedule import UseAttr
 from treadle.passes.schedule.instance import anchor_of
@@ -78,10 +77,9 @@ def _choices(schedule: dict[str, Any]) -> dict[str, Any]:
 
 def quality(predicted: Sequence[float], seconds: Sequence[float]) -> Quality:
     """What predictions of one space are worth."""
-    order, best = np.argsort(predicted, kind="stable"), min(seconds)
-    ranks = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in (predicted, seconds)]
+    best, order = min(seconds), sorted(range(len(seconds)), key=lambda n: predicted[n])
     return Quality(
-        float(np.corrcoef(*ranks)[0, 1]),
+        spearman(predicted, seconds),
         seconds[order[0]] / best,
         min(seconds[n] for n in order[:10]) / best,
         seconds[0] / best,
@@ -98,9 +96,14 @@ def main(words: Sequence[str] | None = None) -> None:
         found = [quality(_predicted(name, space, spaces), space.seconds) for space in spaces]
         for space, each in zip(spaces, found, strict=True):
             print(f"{name:9}{space.gpu:22}{space.anchor:46}{_text(each)}")
-        means = [geometric_mean(getattr(each, field) for each in found) for field in ("first", "of_ten", "default")]
-        correlation = mean(each.correlation for each in found)
-        print(f"{name:9}{'all':68}{_text(Quality(correlation, *means, median(each.factor for each in found)))}")
+        whole = Quality(
+            mean(each.correlation for each in found),
+            geometric_mean(each.first for each in found),
+            geometric_mean(each.of_ten for each in found),
+            geometric_mean(each.default for each in found),
+            median(each.factor for each in found),
+        )
+        print(f"{name:9}{'all':68}{_text(whole)}")
 
 
 def _predicted(name: str, space: Space, spaces: Sequence[Space]) -> Sequence[float]:
