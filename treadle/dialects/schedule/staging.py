@@ -42,6 +42,7 @@ from treadle.dialects.schedule.sampling import (
     sampled,
     sizes_attribute,
 )
+from treadle.dialects.syntax import Word
 
 Memory: TypeAlias = Literal["shared", "register"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
@@ -143,6 +144,8 @@ class MarkOp(IRDLOperation):
     mark = prop_def(StringAttr)
     level = operand_def(AxisType)
     traits = traits_def()
+    custom_directives = (Word,)
+    assembly_format = "custom<Word>($mark) $level attr-dict"
 
     def __init__(self, mark: Mark, level: SSAValue):
         super().__init__(operands=[level], properties={"mark": StringAttr(mark)})
@@ -150,15 +153,6 @@ class MarkOp(IRDLOperation):
     def verify_(self) -> None:
         if self.mark.data not in MARKS:
             raise VerifyException(f"unknown mark {self.mark.data!r}: expected {', '.join(MARKS)}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.mark.data} ")
-        printer.print_ssa_value(self.level)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> MarkOp:
-        mark = cast("Mark", parser.parse_identifier())
-        return cls(mark, parser.resolve_operand(parser.parse_unresolved_operand(), AXIS))
 
 
 @irdl_op_definition

@@ -141,6 +141,7 @@ class FuseOp(IRDLOperation):
     axes = var_operand_def(AxisType)
     axis = result_def(AxisType)
     traits = traits_def()
+    assembly_format = "$axes attr-dict"
 
     def __init__(self, axes: Sequence[SSAValue]):
         super().__init__(operands=[list(axes)], result_types=[AXIS])
@@ -148,15 +149,6 @@ class FuseOp(IRDLOperation):
     def verify_(self) -> None:
         if len(self.axes) < 2:
             raise VerifyException(f"{len(self.axes)} axes: expected at least 2")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_list(self.axes, printer.print_ssa_value)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> FuseOp:
-        axes = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
-        return cls([parser.resolve_operand(axis, AXIS) for axis in axes])
 
 
 @irdl_op_definition
