@@ -216,9 +216,7 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
 
     @property
     def type(self) -> TensorType:
-        type = self.result.type
-        assert isinstance(type, TensorType)
-        return type
+        return self.result.type
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -20,16 +20,13 @@ from treadle.dialects.graph.definition import (
     integer,
     ints,
     require,
+    shape_of,
+    tensor,
     word,
 )
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.dialects.scalar import number_op
-
-
-def _shape(value: SSAValue) -> tuple[int, ...]:
-    assert isinstance(value.type, TensorType)
-    return value.type.get_shape()
 
 
 @irdl_op_definition
@@ -59,7 +56,7 @@ class ReshapeOp(Operator):
         return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        source = _shape(self.x)
+        source = shape_of(self.x)
         return b.at(self.x, b.delinearize(b.linearize(index, self.shape), source))
 
 
@@ -217,7 +214,7 @@ class ConcatOp(Operator):
         value: Scalar = b.constant(0, element)
         end = self.shape[dim]
         for x in reversed(self.inputs):
-            start = end - _shape(x)[dim]
+            start = end - shape_of(x)[dim]
             position = b.binary("sub", index[dim], start) if start else index[dim]
             where = b.all(
                 ([b.binary("ge", index[dim], start)] if start else [])
@@ -275,7 +272,7 @@ class PadOp(Operator):
         )
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        shape, pads, mode = _shape(self.x), int_list(self.properties, "pads"), self.mode.data
+        shape, pads, mode = shape_of(self.x), int_list(self.properties, "pads"), self.mode.data
         where: list[Scalar] = []
         conditions: list[Scalar] = []
         for d, extent in enumerate(shape):
@@ -334,8 +331,8 @@ class GatherOp(Operator):
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         dim, rank, extent = (
             self.dim.value.data,
-            len(_shape(self.indices)),
-            _shape(self.data)[self.dim.value.data],
+            len(shape_of(self.indices)),
+            shape_of(self.data)[self.dim.value.data],
         )
         given = b.at(self.indices, index[dim : dim + rank])
         if given.type == i64:
@@ -380,7 +377,7 @@ class ResizeOp(Operator):
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         where: list[Scalar] = []
-        for i, extent, size in zip(index, _shape(self.x), self.shape, strict=True):
+        for i, extent, size in zip(index, shape_of(self.x), self.shape, strict=True):
             if size % extent == 0:
                 where.append(b.div(i, size // extent))
             else:
@@ -413,8 +410,7 @@ class MaskOp(Operator):
     assembly_format = "$x `below` $n attr-dict `:` `(` type($x) `,` type($n) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, n: SSAValue, dim: int, fill: float):
-        assert isinstance(x.type, TensorType)
-        number = number_op(fill, x.type.get_element_type()).value
+        number = number_op(fill, tensor(x).get_element_type()).value
         super().__init__([x, n], {"dim": IntegerAttr(dim, i64), "fill": number})
 
     @classmethod
