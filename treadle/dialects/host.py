@@ -68,11 +68,8 @@ class BufferOp(IRDLOperation):
         position: int | None = None,
         value: BlobAttr | InlineAttr | None = None,
     ):
-        properties: dict[str, Attribute] = {"kind": StringAttr(kind)}
-        if position is not None:
-            properties["position"] = IntegerAttr(position, i64)
-        if value is not None:
-            properties["value"] = value
+        number = None if position is None else IntegerAttr(position, i64)
+        properties = {"kind": StringAttr(kind), "position": number, "value": value}
         super().__init__(properties=properties, result_types=[type])
 
     @property
@@ -240,9 +237,7 @@ class LoopOp(IRDLOperation, NamesNodes):
         rows: Sequence[SSAValue],
         own: tuple[SSAValue, Sequence[SSAValue], SSAValue],
     ):
-        properties: dict[str, Attribute] = {"body": SymbolRefAttr(body)}
-        if times is not None:
-            properties["times"] = IntegerAttr(times, i64)
+        properties = {"body": SymbolRefAttr(body), "times": None if times is None else IntegerAttr(times, i64)}
         super().__init__(operands=[tests, *states, read, rows, *own], properties=properties)
 
     def verify_(self) -> None:

@@ -88,11 +88,10 @@ class AttentionOp(Operator):
         causal: bool = False,
         guard: bool = False,
     ):
-        flags = {"causal": IntegerAttr(int(causal), i64), "guard": IntegerAttr(int(guard), i64)}
         optional = [[] if operand is None else [operand] for operand in (mask, length)]
         segments = DenseArrayBase.from_list(i32, [1, 1, 1, *map(len, optional)])
         operands = [q, k, v, *optional[0], *optional[1]]
-        super().__init__(operands, {"scale": FloatAttr(scale, f64), _SEGMENTS: segments} | flags)
+        super().__init__(operands, scale=FloatAttr(scale, f64), **{_SEGMENTS: segments}, causal=causal, guard=guard)
 
     @classmethod
     def group(

@@ -211,8 +211,8 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
     traits = traits_def(RecursiveMemoryEffect())
 
     def __init__(self, body: Region, result_type: TensorType, operators: str | None = None):
-        properties: dict[str, Attribute] = {} if operators is None else {"operators": StringAttr(operators)}
-        super().__init__(regions=[body], result_types=[result_type], properties=properties)
+        name = None if operators is None else StringAttr(operators)
+        super().__init__(regions=[body], result_types=[result_type], properties={"operators": name})
 
     @property
     def type(self) -> TensorType:

@@ -111,9 +111,7 @@ class LoopOp(IRDLOperation, NamesNodes):
         times: int | None = None,
         rows: Sequence[Attribute] = (),
     ):
-        properties: dict[str, Attribute] = {"body": SymbolRefAttr(body)}
-        if times is not None:
-            properties["times"] = IntegerAttr(times, i64)
+        properties = {"body": SymbolRefAttr(body), "times": None if times is None else IntegerAttr(times, i64)}
         types = [*(value.type for value in carried), *rows]
         super().__init__(operands=[tests, carried, read], properties=properties, result_types=[types])
 

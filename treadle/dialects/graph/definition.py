@@ -185,8 +185,9 @@ class Operator(IRDLOperation, NamesNodes):
     result = result_def(TensorType)
     irdl_options = (ParsePropInAttrDict(),)
 
-    def __init__(self, operands: Sequence[SSAValue], properties: Mapping[str, Attribute] | None = None):
-        properties = properties or {}
+    def __init__(self, operands: Sequence[SSAValue], **given: Attribute | str | int | Sequence[int] | None):
+        """Numbers and lists of them become properties of 64 bits; None is a property that is absent."""
+        properties = {name: _attribute(value) for name, value in given.items() if value is not None}
         type = self._inferred([tensor(o) for o in operands], properties)
         super().__init__(operands=self.group(operands, properties), properties=properties, result_types=[type])
 
@@ -260,11 +261,17 @@ def compute_of(
     return ComputeOp(Region(block), type, operators)
 
 
-def ints(values: Sequence[int]) -> DenseArrayBase:
-    """A list of integers as a property; VerifyException for one beyond 64 bits."""
-    for value in values:
-        require(-(1 << 63) <= value < 1 << 63, f"{value} does not fit 64 bits")
-    return DenseArrayBase.from_list(i64, list(values))
+def _attribute(value: Attribute | str | int | Sequence[int]) -> Attribute:
+    """A property; VerifyException for an integer beyond 64 bits."""
+    if isinstance(value, Attribute):
+        return value
+    if isinstance(value, str):
+        return StringAttr(value)
+    if not isinstance(value, Sequence):
+        return IntegerAttr(int(value), i64)
+    for each in value:
+        require(-(1 << 63) <= each < 1 << 63, f"{each} does not fit 64 bits")
+    return DenseArrayBase.from_list(i64, list(value))
 
 
 def int_list(properties: Mapping[str, Attribute], name: str) -> tuple[int, ...]:

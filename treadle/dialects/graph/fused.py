@@ -215,9 +215,7 @@ class FusedOp(IRDLOperation, NamesNodes):
     )
 
     def __init__(self, label: str, body: Region, schedule: UseAttr | SymbolRefAttr | DispatchAttr | None = None):
-        properties: dict[str, Attribute] = {"label": StringAttr(label)}
-        if schedule is not None:
-            properties["schedule"] = schedule
+        properties = {"label": StringAttr(label), "schedule": schedule}
         types = [value.type for value in yielded_values(body)]
         super().__init__(regions=[body], result_types=[types], properties=properties)
 

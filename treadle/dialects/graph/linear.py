@@ -28,7 +28,6 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
     shape_of,
     tensor,
@@ -66,7 +65,7 @@ class MatmulOp(Operator):
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
     def __init__(self, a: SSAValue, b: SSAValue, *, sums: IntegerType | None = None):
-        super().__init__([a, b], {} if sums is None else {"sums": sums})
+        super().__init__([a, b], sums=sums)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -204,7 +203,7 @@ class ConvOp(Operator):
         dilations: Sequence[int],
         groups: int,
     ):
-        super().__init__([x, w], conv_properties(strides, pads, dilations, groups))
+        super().__init__([x, w], strides=strides, pads=pads, dilations=dilations, groups=groups)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -246,18 +245,6 @@ def padded_at(b: DefinitionBuilder, x: SSAValue, index: Sequence[Scalar], condit
     if where is None:
         return b.at(x, index)
     return b.at(x, index, where, b.constant(0, tensor(x).get_element_type()))
-
-
-def conv_properties(
-    strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
-) -> dict[str, Attribute]:
-    """The properties that both convolutions have."""
-    return {
-        "strides": ints(strides),
-        "pads": ints(pads),
-        "dilations": ints(dilations),
-        "groups": IntegerAttr(groups, i64),
-    }
 
 
 def _check_conv(types: Sequence[TensorType], windows: Windows) -> None:
@@ -306,8 +293,8 @@ class ConvTransposeOp(Operator):
         groups: int,
         output_padding: Sequence[int],
     ):
-        properties = conv_properties(strides, pads, dilations, groups) | {"output_padding": ints(output_padding)}
-        super().__init__([x, w], properties)
+        lists = {"strides": strides, "pads": pads, "dilations": dilations}
+        super().__init__([x, w], **lists, groups=groups, output_padding=output_padding)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -390,7 +377,7 @@ class PackedMatmulOp(Operator):
     assembly_format = "$a `,` $panels attr-dict `:` `(` type($a) `,` type($panels) `)` `->` type($result)"
 
     def __init__(self, a: SSAValue, panels: SSAValue, columns: int):
-        super().__init__([a, panels], {"columns": IntegerAttr(columns, i64)})
+        super().__init__([a, panels], columns=columns)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -469,11 +456,7 @@ class PackedConvOp(Operator):
     ):
         """`extents` are the channels of the image, and of the result."""
         lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
-        numbers = dict(zip(("channels", "columns"), extents, strict=True))
-        super().__init__(
-            [x, panels],
-            {**{k: IntegerAttr(v, i64) for k, v in numbers.items()}, **{k: ints(v) for k, v in lists.items()}},
-        )
+        super().__init__([x, panels], channels=extents[0], columns=extents[1], **lists)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

@@ -18,7 +18,6 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
     shape_of,
     tensor,
@@ -46,7 +45,7 @@ class ReshapeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -77,7 +76,7 @@ class TransposeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, perm: Sequence[int]):
-        super().__init__([x], {"perm": ints(perm)})
+        super().__init__([x], perm=perm)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -107,7 +106,7 @@ class BroadcastOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -140,7 +139,7 @@ class SliceOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]):
-        super().__init__([x], {"starts": ints(starts), "sizes": ints(sizes), "steps": ints(steps)})
+        super().__init__([x], starts=starts, sizes=sizes, steps=steps)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -185,7 +184,7 @@ class ConcatOp(Operator):
     assembly_format = "$inputs attr-dict `:` `(` type($inputs) `)` `->` type($result)"
 
     def __init__(self, inputs: Sequence[SSAValue], dim: int):
-        super().__init__(inputs, {"dim": IntegerAttr(dim, i64)})
+        super().__init__(inputs, dim=dim)
 
     @classmethod
     def group(
@@ -247,7 +246,7 @@ class PadOp(Operator):
     assembly_format = "$mode $x `,` $value attr-dict `:` `(` type($x) `,` type($value) `)` `->` type($result)"
 
     def __init__(self, mode: str, x: SSAValue, value: SSAValue, pads: Sequence[int]):
-        super().__init__([x, value], {"mode": StringAttr(mode), "pads": ints(pads)})
+        super().__init__([x, value], mode=mode, pads=pads)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -316,7 +315,7 @@ class GatherOp(Operator):
     assembly_format = "$data `,` $indices attr-dict `:` `(` type($data) `,` type($indices) `)` `->` type($result)"
 
     def __init__(self, data: SSAValue, indices: SSAValue, dim: int):
-        super().__init__([data, indices], {"dim": IntegerAttr(dim, i64)})
+        super().__init__([data, indices], dim=dim)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -364,7 +363,7 @@ class ResizeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -411,7 +410,7 @@ class MaskOp(Operator):
 
     def __init__(self, x: SSAValue, n: SSAValue, dim: int, fill: float):
         number = number_op(fill, tensor(x).get_element_type()).value
-        super().__init__([x, n], {"dim": IntegerAttr(dim, i64), "fill": number})
+        super().__init__([x, n], dim=dim, fill=number)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

@@ -17,7 +17,6 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
     shape_of,
     word,
@@ -51,8 +50,7 @@ class ReductionOp(Operator):
     assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, kind: str, x: SSAValue, dims: Sequence[int], keep: bool):
-        properties = {"kind": StringAttr(kind), "dims": ints(dims), "keep": IntegerAttr(int(keep), i64)}
-        super().__init__([x], properties)
+        super().__init__([x], kind=kind, dims=dims, keep=keep)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -138,9 +136,7 @@ class PoolOp(Operator):
         count_pad: bool = False,
     ):
         lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
-        properties: dict[str, Attribute] = {name: ints(values) for name, values in lists.items()}
-        properties |= {"ceil": IntegerAttr(int(ceil), i64), "count_pad": IntegerAttr(int(count_pad), i64)}
-        super().__init__([x], {"kind": StringAttr(kind)} | properties)
+        super().__init__([x], kind=kind, **lists, ceil=ceil, count_pad=count_pad)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -235,9 +231,7 @@ class ArgReductionOp(Operator):
     assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, kind: str, x: SSAValue, dim: int, keep: bool, last: bool = False):
-        numbers = {"dim": dim, "keep": int(keep), "last": int(last)}
-        properties = {name: IntegerAttr(value, i64) for name, value in numbers.items()}
-        super().__init__([x], {"kind": StringAttr(kind), **properties})
+        super().__init__([x], kind=kind, dim=dim, keep=keep, last=last)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

@@ -25,7 +25,6 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
     shape_of,
 )
@@ -127,7 +126,7 @@ class WinogradConvOp(Operator):
     assembly_format = "$x `,` $filters attr-dict `:` `(` type($x) `,` type($filters) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, filters: SSAValue, outputs: int, pads: Sequence[int]):
-        super().__init__([x, filters], {"outputs": IntegerAttr(outputs, i64), "pads": ints(pads)})
+        super().__init__([x, filters], outputs=outputs, pads=pads)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

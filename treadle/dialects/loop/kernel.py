@@ -101,20 +101,16 @@ index = IndexType()
 
 def _properties(
     name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None, operations: int | None
-) -> dict[str, Attribute]:
+) -> dict[str, Attribute | None]:
     """The properties of both kinds of kernel."""
-    properties: dict[str, Attribute] = {
+    return {
         "sym_name": StringAttr(name),
         "grid": IntegerAttr(grid, i64),
         "threads": IntegerAttr(threads, i64),
+        "comment": None if comment is None else StringAttr(comment),
+        "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
+        "operations": None if operations is None else IntAttr(operations),
     }
-    if comment is not None:
-        properties["comment"] = StringAttr(comment)
-    if min_blocks_per_sm is not None:
-        properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
-    if operations is not None:
-        properties["operations"] = IntAttr(operations)
-    return properties
 
 
 def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:

@@ -43,6 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent
 from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.graph.linear import SUMS
 from treadle.dialects.loop.access import checked_buffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr
 from treadle.dialects.syntax import COUNT, MEMREF, VECTOR, Clause, Word
@@ -241,8 +242,6 @@ ROW_BYTES = 64
 """Of a tile of the unit: what the depth of a product is a multiple of."""
 SIDE_BY_SIDE: Mapping[Attribute, int] = {bf16: 2, i8: 4, ui8: 4}
 """Elements of a column that lie side by side in 4 bytes, by element type."""
-SUMS: Mapping[Attribute, Attribute] = {bf16: f32, i8: i32, ui8: i32}
-"""In which type sums of products of elements are carried."""
 
 
 class ProductEffect(MemoryEffect):

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -76,13 +76,12 @@ class StageOp(IRDLOperation):
         self, read: int, level: SSAValue, memory: Memory, vector: Size = 1, buffers: Size = 1, *, is_async: bool = False
     ):
         sizes = [vector, buffers]
-        properties: dict[str, Attribute] = {
+        properties = {
             "read": IntegerAttr(read, i64),
             "numbers": sizes_attribute(sizes),
             "memory": StringAttr(memory),
+            "is_async": UnitAttr() if is_async else None,
         }
-        if is_async:
-            properties["is_async"] = UnitAttr()
         super().__init__(operands=[level, sampled(sizes)], properties=properties)
 
     @property
@@ -120,7 +119,7 @@ class StageOp(IRDLOperation):
     def parse(cls, parser: Parser) -> StageOp:
         read = parser.parse_integer(allow_negative=False)
         parser.parse_keyword("at")
-        level = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+        level = parser.parse_operand(AXIS)
         parser.parse_keyword("in")
         memory = cast("Memory", parser.parse_str_literal())
         vector = parse_size(parser) if parser.parse_optional_keyword("vector") else 1
@@ -174,7 +173,7 @@ class TemplateOp(IRDLOperation):
 
     def __init__(self, template: str, knobs: Sequence[tuple[str, Choice | SSAValue]]):
         given = {name: choice_attribute(value) for name, value in knobs if not isinstance(value, SSAValue)}
-        properties: dict[str, Attribute] = {
+        properties = {
             "template": StringAttr(template),
             "names": ArrayAttr([StringAttr(name) for name, _ in knobs]),
             "given": DictionaryAttr(given),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast, get_args
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -122,7 +122,7 @@ class SplitOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SplitOp:
-        axis = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+        axis = parser.parse_operand(AXIS)
         parser.parse_keyword("by")
         return cls(axis, parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_size(parser)))
 
@@ -172,12 +172,11 @@ class ArrangeOp(IRDLOperation):
     traits = traits_def()
 
     def __init__(self, groups: Sequence[tuple[Role, Sequence[SSAValue]]], min_blocks_per_sm: int | None = None):
-        properties: dict[str, Attribute] = {
+        properties = {
             "roles": ArrayAttr([StringAttr(role) for role, _ in groups]),
             "counts": DenseArrayBase.from_list(i64, [len(levels) for _, levels in groups]),
+            "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
         }
-        if min_blocks_per_sm is not None:
-            properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
         super().__init__(operands=[[level for _, levels in groups for level in levels]], properties=properties)
 
     @property
@@ -212,9 +211,7 @@ class ArrangeOp(IRDLOperation):
     def parse(cls, parser: Parser) -> ArrangeOp:
         groups: list[tuple[Role, Sequence[SSAValue]]] = []
         while (role := _parse_role(parser)) is not None:
-            levels = parser.parse_comma_separated_list(
-                parser.Delimiter.PAREN, lambda: parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
-            )
+            levels = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(AXIS))
             groups.append((role, levels))
         least = None
         if parser.parse_optional_keyword("min_blocks_per_sm"):
