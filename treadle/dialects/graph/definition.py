@@ -262,16 +262,18 @@ def compute_of(
 
 
 def _attribute(value: Attribute | str | int | Sequence[int]) -> Attribute:
-    """A property; VerifyException for an integer beyond 64 bits."""
     if isinstance(value, Attribute):
         return value
     if isinstance(value, str):
         return StringAttr(value)
-    if not isinstance(value, Sequence):
-        return IntegerAttr(int(value), i64)
-    for each in value:
-        require(-(1 << 63) <= each < 1 << 63, f"{each} does not fit 64 bits")
-    return DenseArrayBase.from_list(i64, list(value))
+    return ints(value) if isinstance(value, Sequence) else IntegerAttr(int(value), i64)
+
+
+def ints(values: Sequence[int]) -> DenseArrayBase:
+    """A list of integers as a property; VerifyException for one beyond 64 bits."""
+    for value in values:
+        require(-(1 << 63) <= value < 1 << 63, f"{value} does not fit 64 bits")
+    return DenseArrayBase.from_list(i64, list(values))
 
 
 def int_list(properties: Mapping[str, Attribute], name: str) -> tuple[int, ...]:
