@@ -6,12 +6,12 @@ Several dialects have it: a decision of the schedule dialect, kernels on tensors
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import Attribute, Block, Data, Region, SSAValue
+from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
-from xdsl.parser import AttrParser, Parser
+from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
@@ -139,38 +139,8 @@ def _prediction(parser: AttrParser) -> Prediction:
     return Prediction(extents, weight, tuple(map(float, numbers())))
 
 
-def print_dispatch(
-    printer: Printer, tree: TreeAttr, extents: Sequence[SSAValue], inside: Region, attributes: Mapping[str, Attribute]
-) -> None:
-    """` #schedule.tree<...> (%n, %m : tensor<i64>, tensor<i64>) { ... } attributes {...}`."""
-    printer.print_string(" ")
-    printer.print_attribute(tree)
-    printer.print_string(" (")
-    printer.print_list(extents, printer.print_ssa_value)
-    printer.print_string(" : ")
-    printer.print_list([extent.type for extent in extents], printer.print_attribute)
-    printer.print_string(") ")
-    printer.print_region(inside)
-    printer.print_op_attributes(dict(attributes), print_keyword=True)
+DISPATCH = "qualified($tree) ` ` `(` $extents `:` type($extents) `)`"
+"""The first part of the assembly format of operations that have a tree and extents."""
 
 
-def parse_dispatch(parser: Parser) -> tuple[TreeAttr, Sequence[SSAValue], Region, dict[str, Attribute]]:
-    """A tree, extents, a region, and attributes: what `print_dispatch` prints."""
-    position = parser.pos
-    tree = parser.parse_attribute()
-    if not isinstance(tree, TreeAttr):
-        parser.raise_error(f"expected #schedule.tree<...>, got {tree}", position)
-    with parser.in_parens():
-        given = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
-        parser.parse_punctuation(":")
-        position = parser.pos
-        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-    extents = parser.resolve_operands(given, types, position)
-    kernels = parser.parse_region()
-    if not kernels.blocks:
-        kernels.add_block(Block())
-    found = parser.parse_optional_attr_dict_with_keyword()
-    return tree, extents, kernels, {} if found is None else dict(found.data)
-
-
-__all__ = ["PredictedAttr", "Prediction", "TreeAttr", "parse_dispatch", "print_dispatch"]
+__all__ = ["DISPATCH", "PredictedAttr", "Prediction", "TreeAttr"]

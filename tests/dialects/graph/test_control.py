@@ -37,7 +37,7 @@ REJECTED = [
     ),
     ("(%x) reads (%x)\n", "(%m) reads (%x)\n", "operand is used with type tensor<4xf32>"),
     ("(%m, %c) carries", "(%m) carries", "expected"),
-    ("(%z) : (tensor<i1>, tensor<4xf32>) -> tensor<4xf32>", "(%z) : tensor<4xf32>", "expected a function's type"),
+    ("(%z) : (tensor<i1>, tensor<4xf32>) -> tensor<4xf32>", "(%z) : tensor<4xf32>", "Expected '('"),
 ]  # fmt: skip
 
 

@@ -320,7 +320,7 @@ REJECTED = [
     (compute("%a = arith.constant 0.0 : f32"), "is not a terminator"),
     (compute("%s = graph.reduce add (%k in 8) {}\ngraph.yield %s : f32"), "the region does not end with graph.yield"),
     (compute(READ.replace("[%i, %j]", "[%i]")), "1 indices into tensor<4x8xf32>: expected 2"),
-    (compute("%a = graph.at {%x: f32}[%i] : f32\ngraph.yield %a : f32"), "graph.at reads a tensor, not f32"),
+    (compute("%a = graph.at {%x: f32}[%i] : f32\ngraph.yield %a : f32"), "expected a tensor, got f32"),
     (
         compute(
             "%c = arith.constant true\n%a = graph.at {%x: tensor<4x8xf32>}[%i, %j] where %c else %c : tensor<4x8xf32>\n"

@@ -352,7 +352,7 @@ REJECTED = [
     ),
     (
         COUNTERS + "%r = loop.arrive %n[%i, %i] of 2 : memref<16xi32, #loop.space<zeroed>>",
-        "2 indices of a counter: expected 1",
+        "Expected ']'",
     ),
     (
         '%n, %i = "test.op"() : () -> (memref<16xi32>, index)\n%r = loop.arrive %n[%i] of 2 : memref<16xi32>',

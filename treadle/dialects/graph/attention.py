@@ -20,7 +20,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, require, widened
+from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, require, shape_of, widened
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes, convert
 from treadle.dialects.graph.movement import extent
@@ -88,11 +88,10 @@ class AttentionOp(Operator):
         causal: bool = False,
         guard: bool = False,
     ):
-        flags = {"causal": IntegerAttr(int(causal), i64), "guard": IntegerAttr(int(guard), i64)}
         optional = [[] if operand is None else [operand] for operand in (mask, length)]
         segments = DenseArrayBase.from_list(i32, [1, 1, 1, *map(len, optional)])
         operands = [q, k, v, *optional[0], *optional[1]]
-        super().__init__(operands, {"scale": FloatAttr(scale, f64), _SEGMENTS: segments} | flags)
+        super().__init__(operands, scale=FloatAttr(scale, f64), **{_SEGMENTS: segments}, causal=causal, guard=guard)
 
     @classmethod
     def group(
@@ -124,14 +123,12 @@ class AttentionOp(Operator):
     @property
     def scores_shape(self) -> tuple[int, ...]:
         """`[batch..., heads, M, N]`."""
-        assert isinstance(self.k.type, TensorType)
-        return (*self.shape[:-1], self.k.type.get_shape()[-2])
+        return (*self.shape[:-1], shape_of(self.k)[-2])
 
     @property
     def group_size(self) -> int:
         """How many query heads share a head of keys and values."""
-        assert isinstance(self.k.type, TensorType)
-        return self.shape[-3] // self.k.type.get_shape()[-3] if len(self.shape) > 2 else 1
+        return self.shape[-3] // shape_of(self.k)[-3] if len(self.shape) > 2 else 1
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         *batch, i, j = index
@@ -172,13 +169,12 @@ class AttentionOp(Operator):
         self, b: DefinitionBuilder, batch: Sequence[Scalar], shared: Sequence[Scalar], i: Scalar, n: Scalar
     ) -> Scalar:
         """The scaled and masked product of query `i` and key `n`."""
-        assert isinstance(self.q.type, TensorType)
 
         def product(inner: DefinitionBuilder, d: Sequence[Scalar]) -> Scalar:
             query, key = inner.at(self.q, [*batch, i, d[0]]), inner.at(self.k, [*shared, n, d[0]])
             return inner.mul(widened(inner, query), widened(inner, key))
 
-        dot = b.reduce("add", [self.q.type.get_shape()[-1]], product)
+        dot = b.reduce("add", [shape_of(self.q)[-1]], product)
         score = b.mul(dot, b.constant(self.scale.value.data, dot.type))
         if self.mask is not None:
             score = b.add(score, convert(b, b.broadcast_at(self.mask, [*batch, i, n]), score.type))

@@ -74,15 +74,6 @@ class InlineAttr(ParametrizedAttribute):
     def get(cls, array: NDArray[np.generic]) -> InlineAttr:
         return cls(StringAttr(", ".join(str(v.item()) for v in array.reshape(-1).astype(_text_dtype(array)))))
 
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_string_literal(self.text.data)
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            return (StringAttr(parser.parse_str_literal()),)
-
     def array(self, type: TensorType) -> NDArray[np.generic]:
         """The values as an array of `type`'s shape and dtype; ValueError if the text does not fit it."""
         words = [w.strip() for w in self.text.data.split(",")] if self.text.data else []

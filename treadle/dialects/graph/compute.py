@@ -29,6 +29,7 @@ from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.location import NamesNodes
+from treadle.dialects.syntax import TENSOR, Clause, ElementType, parse_index, parse_range, print_range
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -75,13 +76,19 @@ class AtOp(IRDLOperation):
     """
 
     name = "graph.at"
-    source = operand_def(TensorType)
+    source = operand_def(TENSOR)
     indices = var_operand_def(IndexType)
     predicate = opt_operand_def(i1)
     otherwise = opt_operand_def()
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(Pure())
+    custom_directives = (Clause, ElementType)
+    assembly_format = (
+        "$source `[` $indices `]` custom<Clause>(`where`, $predicate) custom<Clause>(`else`, $otherwise) attr-dict `:` "
+        "type($source) custom<ElementType>(ref(type($source)), type($result)) "
+        "custom<ElementType>(ref(type($source)), type($otherwise))"
+    )
 
     def __init__(
         self,
@@ -108,48 +115,6 @@ class AtOp(IRDLOperation):
             raise VerifyException("'where' and 'else' come together")
         if self.otherwise is not None and self.otherwise.type != self.result.type:
             raise VerifyException(f"'else' gives {self.otherwise.type}: expected {self.result.type}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.source)
-        with printer.in_square_brackets():
-            printer.print_list(self.indices, printer.print_ssa_value)
-        if self.predicate is not None and self.otherwise is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.predicate)
-            printer.print_string(" else ")
-            printer.print_ssa_value(self.otherwise)
-        printer.print_string(" : ")
-        printer.print_attribute(self.source.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> AtOp:
-        source = parser.parse_unresolved_operand()
-        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
-        predicate = unresolved = None
-        if parser.parse_optional_keyword("where") is not None:
-            predicate = parser.parse_operand(i1)
-            parser.parse_keyword("else")
-            unresolved = parser.parse_unresolved_operand()
-        parser.parse_punctuation(":")
-        position = parser.pos
-        type = parser.parse_type()
-        if not isinstance(type, TensorType):
-            parser.raise_error(f"graph.at reads a tensor, not {type}", position)
-        element = type.get_element_type()
-        otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
-        return cls(parser.resolve_operand(source, type), indices, predicate, otherwise)
-
-
-def _print_indices(printer: Printer, region: Region, extents: Sequence[int] | None) -> None:
-    args = region.block.args
-    with printer.in_parens():
-        for n, arg in enumerate(args):
-            if n:
-                printer.print_string(", ")
-            printer.print_ssa_value(arg)
-            if extents is not None:
-                printer.print_string(f" in {extents[n]}")
 
 
 def _extent_range(op: ReduceOp | ComputeOp, value: SSAValue) -> Range | None:
@@ -207,7 +172,9 @@ class ReduceOp(IRDLOperation, HasIndexRanges):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.kind.data} ")
-        _print_indices(printer, self.body, self.shape)
+        with printer.in_parens():
+            pairs = zip(self.body.block.args, self.shape, strict=True)
+            printer.print_list(pairs, lambda pair: print_range(printer, *pair))
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)
 
@@ -217,13 +184,7 @@ class ReduceOp(IRDLOperation, HasIndexRanges):
         kind = parser.parse_identifier()
         if kind not in REDUCTIONS:
             parser.raise_error(f"unknown reduction {kind!r}: expected one of {', '.join(REDUCTIONS)}", position)
-
-        def index_in_extent() -> tuple[Parser.Argument, int]:
-            arg = parser.parse_argument(expect_type=False).resolve(index)
-            parser.parse_characters("in")
-            return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
-
-        pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, index_in_extent)
+        pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_range(parser))
         body = parser.parse_region([arg for arg, _ in pairs])
         return cls(kind, [extent for _, extent in pairs], body, yielded(body).type)
 
@@ -250,14 +211,12 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
     traits = traits_def(RecursiveMemoryEffect())
 
     def __init__(self, body: Region, result_type: TensorType, operators: str | None = None):
-        properties: dict[str, Attribute] = {} if operators is None else {"operators": StringAttr(operators)}
-        super().__init__(regions=[body], result_types=[result_type], properties=properties)
+        name = None if operators is None else StringAttr(operators)
+        super().__init__(regions=[body], result_types=[result_type], properties={"operators": name})
 
     @property
     def type(self) -> TensorType:
-        type = self.result.type
-        assert isinstance(type, TensorType)
-        return type
+        return self.result.type
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -285,7 +244,8 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
         if self.operators is not None:
             printer.print_string_literal(self.operators.data)
             printer.print_string(" ")
-        _print_indices(printer, self.body, None)
+        with printer.in_parens():
+            printer.print_list(self.body.block.args, printer.print_ssa_value)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)
         printer.print_string(" : ")
@@ -294,9 +254,7 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
     @classmethod
     def parse(cls, parser: Parser) -> ComputeOp:
         operators = parser.parse_optional_str_literal()
-        args = parser.parse_comma_separated_list(
-            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False).resolve(index)
-        )
+        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_index(parser))
         body = parser.parse_region(args)
         parser.parse_punctuation(":")
         position = parser.pos

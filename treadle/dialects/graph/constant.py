@@ -45,7 +45,6 @@ class ConstantOp(IRDLOperation):
 
     @property
     def type(self) -> TensorType:
-        assert isinstance(self.result.type, TensorType)
         return self.result.type
 
     def verify_(self) -> None:

@@ -18,17 +18,51 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.irdl.declarative_assembly_format import (
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    TypeDirective,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.location import NamesNodes, location_of
+from treadle.dialects.syntax import Clause
 from treadle.errors import TreadleError
 
 COUNTER = TensorType(i64, [])
 """The type of a loop's counter and of its largest number of iterations."""
 CONDITION = TensorType(i1, [])
+
+
+@irdl_custom_directive
+class Signature(CustomDirective):
+    """The types of all operands, of which several are variadic, and of the results, as a function's."""
+
+    tests: TypeDirective
+    carried: TypeDirective
+    read: TypeDirective
+    outputs: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        type = parser.parse_attribute()
+        if not isinstance(type, FunctionType):
+            parser.raise_error(f"expected a function's type, got {type}")
+        given = [len(operands or ()) for operands in state.operands]
+        if sum(given) != len(type.inputs):
+            parser.raise_error(f"{sum(given)} operands: expected {len(type.inputs)}")
+        left = iter(type.inputs)
+        for values, count in zip((self.tests, self.carried, self.read), given, strict=True):
+            values.set(state, [next(left) for _ in range(count)])
+        self.outputs.set(state, type.outputs.data)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        printer.print_string(" ")
+        printer.print_operation_type(op)
 
 
 @irdl_op_definition
@@ -54,13 +88,18 @@ class LoopOp(IRDLOperation, NamesNodes):
 
     name = "graph.loop"
     body = prop_def(SymbolRefAttr)
-    times = opt_prop_def(IntegerAttr)
+    times = opt_prop_def(IntegerAttr.constr(i64))
     tests = var_operand_def(TensorType)
     carried = var_operand_def(TensorType)
     read = var_operand_def(TensorType)
     outputs = var_result_def(TensorType)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(Pure())
+    custom_directives = (Clause, Signature)
+    assembly_format = (
+        "$body custom<Clause>(`times`, $times) (`while` ` ` `(` $tests^ `)`)? `carries` ` ` `(` $carried `)` `reads` "
+        "` ` `(` $read `)` attr-dict `:` custom<Signature>(type($tests), type($carried), type($read), type($outputs))"
+    )
 
     def __init__(
         self,
@@ -72,9 +111,7 @@ class LoopOp(IRDLOperation, NamesNodes):
         times: int | None = None,
         rows: Sequence[Attribute] = (),
     ):
-        properties: dict[str, Attribute] = {"body": SymbolRefAttr(body)}
-        if times is not None:
-            properties["times"] = IntegerAttr(times, i64)
+        properties = {"body": SymbolRefAttr(body), "times": None if times is None else IntegerAttr(times, i64)}
         types = [*(value.type for value in carried), *rows]
         super().__init__(operands=[tests, carried, read], properties=properties, result_types=[types])
 
@@ -103,38 +140,6 @@ class LoopOp(IRDLOperation, NamesNodes):
         inputs = [COUNTER, *carried, *self.read.types]
         _check_function(self, self.body, inputs, [*([CONDITION] if self.has_condition else []), *carried, *rows])
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_attribute(self.body)
-        if self.times is not None:
-            printer.print_string(f" times {self.times.value.data}")
-        if self.tests:
-            printer.print_string(" while ")
-            _print_operands(printer, self.tests)
-        for word, values in (("carries", self.carried), ("reads", self.read)):
-            printer.print_string(f" {word} ")
-            _print_operands(printer, values)
-        _print_types(printer, self)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LoopOp:
-        body, times, tests = parser.parse_symbol_name(), None, list[UnresolvedOperand]()
-        if parser.parse_optional_keyword("times") is not None:
-            times = parser.parse_integer(allow_negative=False)
-        if parser.parse_optional_keyword("while") is not None:
-            tests = _parse_operands(parser)
-        parser.parse_keyword("carries")
-        carried = _parse_operands(parser)
-        parser.parse_keyword("reads")
-        read = _parse_operands(parser)
-        values, results = _parse_types(parser, [*tests, *carried, *read])
-        first, last = len(tests), len(tests) + len(carried)
-        own = values[first:last]
-        op = cls(body.data, own, values[last:], tests=values[:first], times=times, rows=results[len(own) :])
-        if [result.type for result in op.outputs] != list(results):
-            parser.raise_error(f"results {_listed(results)}: expected {_listed(v.type for v in own)} first")
-        return op
-
 
 @irdl_op_definition
 class IfOp(IRDLOperation, NamesNodes):
@@ -153,6 +158,7 @@ class IfOp(IRDLOperation, NamesNodes):
     read = var_operand_def(TensorType)
     outputs = var_result_def(TensorType)
     traits = traits_def(Pure())
+    assembly_format = "$condition $then $otherwise ` ` `(` $read `)` attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self, condition: SSAValue, then: str, otherwise: str, read: Sequence[SSAValue], types: Sequence[Attribute]
@@ -165,23 +171,6 @@ class IfOp(IRDLOperation, NamesNodes):
             raise VerifyException(f"a condition of type {self.condition.type}: expected {CONDITION}")
         for branch in (self.then, self.otherwise):
             _check_function(self, branch, list(self.read.types), list(self.outputs.types))
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_operand(self.condition)
-        for branch in (self.then, self.otherwise):
-            printer.print_string(" ")
-            printer.print_attribute(branch)
-        printer.print_string(" ")
-        _print_operands(printer, self.read)
-        _print_types(printer, self)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> IfOp:
-        condition = parser.parse_unresolved_operand()
-        then, otherwise = parser.parse_symbol_name(), parser.parse_symbol_name()
-        values, results = _parse_types(parser, [condition, *_parse_operands(parser)])
-        return cls(values[0], then.data, otherwise.data, values[1:], results)
 
 
 ControlOp = LoopOp | IfOp
@@ -251,31 +240,6 @@ def row_type(rows: SSAValue) -> TensorType[Attribute]:
     type = rows.type
     assert isinstance(type, TensorType)
     return TensorType(type.get_element_type(), type.get_shape()[1:])
-
-
-def _print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
-    with printer.in_parens():
-        printer.print_list(values, printer.print_operand)
-
-
-def _print_types(printer: Printer, op: Operation) -> None:
-    printer.print_op_attributes(op.attributes)
-    printer.print_string(" : ")
-    printer.print_operation_type(op)
-
-
-def _parse_operands(parser: Parser) -> list[UnresolvedOperand]:
-    return parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
-
-
-def _parse_types(
-    parser: Parser, operands: Sequence[UnresolvedOperand]
-) -> tuple[Sequence[SSAValue], Sequence[Attribute]]:
-    parser.parse_punctuation(":")
-    type = parser.parse_attribute()
-    if not isinstance(type, FunctionType):
-        parser.raise_error(f"expected a function's type, got {type}")
-    return parser.resolve_operands(operands, type.inputs.data, parser.pos), type.outputs.data
 
 
 def _listed(types: Iterable[Attribute]) -> str:

@@ -161,8 +161,7 @@ class DefinitionBuilder:
 
     def broadcast_at(self, source: SSAValue, index: Sequence[Scalar]) -> Scalar:
         """The element of `source` that NumPy's broadcasting pairs with `index`."""
-        assert isinstance(source.type, TensorType)
-        shape = source.type.get_shape()
+        shape = shape_of(source)
         aligned = index[len(index) - len(shape) :]
         return self.at(source, [0 if e == 1 else i for e, i in zip(shape, aligned, strict=True)])
 
@@ -186,9 +185,10 @@ class Operator(IRDLOperation, NamesNodes):
     result = result_def(TensorType)
     irdl_options = (ParsePropInAttrDict(),)
 
-    def __init__(self, operands: Sequence[SSAValue], properties: Mapping[str, Attribute] | None = None):
-        properties = properties or {}
-        type = self._inferred([_tensor(o) for o in operands], properties)
+    def __init__(self, operands: Sequence[SSAValue], **given: Attribute | str | int | Sequence[int] | None):
+        """Numbers and lists of them become properties of 64 bits; None is a property that is absent."""
+        properties = {name: _attribute(value) for name, value in given.items() if value is not None}
+        type = self._inferred([tensor(o) for o in operands], properties)
         super().__init__(operands=self.group(operands, properties), properties=properties, result_types=[type])
 
     @classmethod
@@ -216,22 +216,28 @@ class Operator(IRDLOperation, NamesNodes):
 
     @property
     def type(self) -> TensorType:
-        return _tensor(self.result)
+        return tensor(self.result)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.type.get_shape()
 
     def verify_(self) -> None:
-        expected = self._inferred([_tensor(o) for o in self.operands], self.properties)
+        expected = self._inferred([tensor(o) for o in self.operands], self.properties)
         if expected != self.result.type:
             raise VerifyException(f"{self.name}: the result is {self.result.type}, the operands give {expected}")
 
 
-def _tensor(value: SSAValue) -> TensorType:
+def tensor(value: SSAValue) -> TensorType:
+    """The type of a value that is a tensor; VerifyException if it is none."""
     if not isinstance(value.type, TensorType):
         raise VerifyException(f"expected a tensor, got {value.type}")
     return value.type
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The extents of a value that is a tensor; -1 stands for a symbolic one."""
+    return tensor(value).get_shape()
 
 
 def definition(op: Operator) -> ComputeOp:
@@ -253,6 +259,14 @@ def compute_of(
     value = element(DefinitionBuilder(block), block.args)
     block.add_op(YieldOp(value))
     return ComputeOp(Region(block), type, operators)
+
+
+def _attribute(value: Attribute | str | int | Sequence[int]) -> Attribute:
+    if isinstance(value, Attribute):
+        return value
+    if isinstance(value, str):
+        return StringAttr(value)
+    return ints(value) if isinstance(value, Sequence) else IntegerAttr(int(value), i64)
 
 
 def ints(values: Sequence[int]) -> DenseArrayBase:

@@ -140,7 +140,7 @@ class UnaryOp(Operator):
     assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, kind: str, x: SSAValue):
-        super().__init__([x], {"kind": StringAttr(kind)})
+        super().__init__([x], kind=kind)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -176,7 +176,7 @@ class BinaryOp(Operator):
     assembly_format = "$kind $lhs `,` $rhs attr-dict `:` `(` type($lhs) `,` type($rhs) `)` `->` type($result)"
 
     def __init__(self, kind: str, lhs: SSAValue, rhs: SSAValue):
-        super().__init__([lhs, rhs], {"kind": StringAttr(kind)})
+        super().__init__([lhs, rhs], kind=kind)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -236,7 +236,7 @@ class ConversionOp(Operator):
     assembly_format = "$x `to` $to attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, to: Attribute):
-        super().__init__([x], {"to": to})
+        super().__init__([x], to=to)
 
 
 @irdl_op_definition

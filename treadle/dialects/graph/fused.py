@@ -18,7 +18,7 @@ from xdsl.irdl import (
     traits_def,
     var_result_def,
 )
-from xdsl.parser import AttrParser, Parser
+from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.traits import RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
@@ -26,6 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph.compute import yielded_values
 from treadle.dialects.location import NamesNodes
 from treadle.dialects.schedule.attributes import DispatchAttr, UseAttr
+from treadle.dialects.syntax import Clause, Kind
 from treadle.index.emitter import expression_text
 from treadle.index.expr import Expr, const, floordiv, mod, var
 
@@ -116,22 +117,8 @@ def check_required(required_regions: Iterable[object], ranks: Sequence[int]) -> 
             raise VerifyException(f"{required} constrains d{required.rank - 1} of a tensor of rank {rank}")
 
 
-def print_required(printer: Printer, required_regions: ArrayAttr | None) -> None:
-    """` requires [#graph.required<d0 < 0>]`, or nothing."""
-    if required_regions is not None:
-        printer.print_string(" requires ")
-        printer.print_attribute(required_regions)
-
-
-def parse_required(parser: AttrParser) -> ArrayAttr | None:
-    """What `print_required` prints."""
-    if parser.parse_optional_keyword("requires") is None:
-        return None
-    position = parser.pos
-    required_regions = parser.parse_attribute()
-    if not isinstance(required_regions, ArrayAttr):
-        parser.raise_error(f"expected [#graph.required<...>], got {required_regions}", position)
-    return required_regions
+REQUIRED = Kind("[#graph.required<...>]", ArrayAttr)
+"""What may be said of several tensors; `check_required` says more."""
 
 
 def _constraint(parser: AttrParser) -> Constraint:
@@ -188,6 +175,11 @@ def _factor(parser: AttrParser) -> Expr:
     return dimension(int(match[1]))
 
 
+_SCHEDULE = Kind(
+    "#schedule.use<...>, #schedule.dispatch<...> or a program's symbol", UseAttr, SymbolRefAttr, DispatchAttr
+)
+
+
 @irdl_op_definition
 class FusedOp(IRDLOperation, NamesNodes):
     """A group of operators that becomes one kernel: an anchor with its prologues and epilogues.
@@ -212,15 +204,18 @@ class FusedOp(IRDLOperation, NamesNodes):
     name = "graph.fused"
     label = prop_def(StringAttr)
     body = region_def("single_block")
-    schedule = opt_prop_def(UseAttr | SymbolRefAttr | DispatchAttr)
-    required_regions = opt_prop_def(ArrayAttr)
+    schedule = opt_prop_def(_SCHEDULE)
+    required_regions = opt_prop_def(REQUIRED)
     outputs = var_result_def()
     traits = traits_def(RecursiveMemoryEffect())
+    custom_directives = (Clause,)
+    assembly_format = (
+        "$label $body custom<Clause>(`schedule`, $schedule) custom<Clause>(`requires`, $required_regions) "
+        "attr-dict-with-keyword `:` type($outputs)"
+    )
 
     def __init__(self, label: str, body: Region, schedule: UseAttr | SymbolRefAttr | DispatchAttr | None = None):
-        properties: dict[str, Attribute] = {"label": StringAttr(label)}
-        if schedule is not None:
-            properties["schedule"] = schedule
+        properties = {"label": StringAttr(label), "schedule": schedule}
         types = [value.type for value in yielded_values(body)]
         super().__init__(regions=[body], result_types=[types], properties=properties)
 
@@ -232,40 +227,6 @@ class FusedOp(IRDLOperation, NamesNodes):
             raise VerifyException(f"yields {_listed(yields)}, result is {_listed(self.outputs.types)}")
         if self.required_regions is not None:
             check_required(self.required_regions, [t.get_num_dims() for t in yields if isinstance(t, TensorType)])
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_string_literal(self.label.data)
-        printer.print_string(" ")
-        printer.print_region(self.body)
-        if self.schedule is not None:
-            printer.print_string(" schedule ")
-            printer.print_attribute(self.schedule)
-        print_required(printer, self.required_regions)
-        printer.print_string(" : ")
-        printer.print_list(self.outputs.types, printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> FusedOp:
-        label = parser.parse_str_literal()
-        body = parser.parse_region()
-        schedule = None
-        if parser.parse_optional_keyword("schedule") is not None:
-            position = parser.pos
-            schedule = parser.parse_attribute()
-            if not isinstance(schedule, UseAttr | SymbolRefAttr | DispatchAttr):
-                accepted = "#schedule.use<...>, #schedule.dispatch<...> or a program's symbol"
-                parser.raise_error(f"expected {accepted}, got {schedule}", position)
-        required_regions = parse_required(parser)
-        parser.parse_punctuation(":")
-        position = parser.pos
-        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        yields = [value.type for value in yielded_values(body)]
-        if types != yields:
-            parser.raise_error(f"yields {_listed(yields)}, result is {_listed(types)}", position)
-        fused = cls(label, body, schedule)
-        fused.required_regions = required_regions
-        return fused
 
 
 def _listed(types: Iterable[Attribute]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from xdsl.dialects.builtin import (
@@ -27,8 +28,9 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
+    shape_of,
+    tensor,
     widened,
 )
 from treadle.dialects.graph.dtypes import is_float, ui8
@@ -63,7 +65,7 @@ class MatmulOp(Operator):
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
     def __init__(self, a: SSAValue, b: SSAValue, *, sums: IntegerType | None = None):
-        super().__init__([a, b], {} if sums is None else {"sums": sums})
+        super().__init__([a, b], sums=sums)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -101,13 +103,11 @@ class MatmulOp(Operator):
 
     @staticmethod
     def _batch_of(operand: SSAValue, batch: Sequence[Scalar]) -> Sequence[Scalar]:
-        assert isinstance(operand.type, TensorType)
-        return batch if operand.type.get_num_dims() > 2 else []
+        return batch if len(shape_of(operand)) > 2 else []
 
     @property
     def reduction_extent(self) -> int:
-        assert isinstance(self.a.type, TensorType)
-        return self.a.type.get_shape()[-1]
+        return shape_of(self.a)[-1]
 
 
 def window_extent(
@@ -122,25 +122,54 @@ def window_extent(
     return positions - 1 if (positions - 1) * stride >= extent + before else positions
 
 
-def window_index(
-    b: DefinitionBuilder,
-    position: Scalar,
-    offset: Scalar,
-    stride: int,
-    dilation: int,
-    before: int,
-    extent: int,
-    last: int,
-) -> tuple[Scalar, list[Scalar]]:
-    """The input index under a window's element, and the conditions under which it is inside the input."""
-    index = b.add(b.mul(position, stride), b.mul(offset, dilation))
-    index = b.binary("sub", index, before) if before else index
-    conditions: list[Scalar] = []
-    if before:
-        conditions.append(b.binary("ge", index, 0))
-    if last >= extent:
-        conditions.append(b.binary("lt", index, extent))
-    return index, conditions
+@dataclass(frozen=True)
+class Windows:
+    """Windows that slide over the spatial dimensions of an input.
+
+    kernel: the extents of a window; pads: those before all dimensions, then those after
+    """
+
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    pads: Sequence[int]
+    dilations: Sequence[int]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Attribute], kernel: Sequence[int] | None = None) -> Windows:
+        """What an operator's properties say; `kernel` for one whose weights have the extents of a window."""
+        given = int_list(properties, "kernel") if kernel is None else kernel
+        return cls(given, *(int_list(properties, name) for name in ("strides", "pads", "dilations")))
+
+    def positions(self, extents: Sequence[int], ceil: bool = False) -> list[int]:
+        """How many positions a window has along each dimension of an input."""
+        kernel, strides, dilations, after = self.kernel, self.strides, self.dilations, self.pads[len(extents) :]
+        return [
+            window_extent(extent, kernel[d], strides[d], self.pads[d], after[d], dilations[d], ceil)
+            for d, extent in enumerate(extents)
+        ]
+
+    def indices(
+        self,
+        b: DefinitionBuilder,
+        position: Sequence[Scalar],
+        offset: Sequence[Scalar],
+        extents: Sequence[int],
+        positions: Sequence[int],
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        """The input's indices under the element `offset` of a window at `position`, and the conditions under which
+        they are inside the input. `extents` are the input's, `positions` how many positions there are."""
+        where: list[Scalar] = []
+        conditions: list[Scalar] = []
+        for d, extent in enumerate(extents):
+            stride, dilation, before = self.strides[d], self.dilations[d], self.pads[d]
+            index = b.add(b.mul(position[d], stride), b.mul(offset[d], dilation))
+            if before:
+                index = b.binary("sub", index, before)
+                conditions.append(b.binary("ge", index, 0))
+            if (positions[d] - 1) * stride + (self.kernel[d] - 1) * dilation - before >= extent:
+                conditions.append(b.binary("lt", index, extent))
+            where.append(index)
+        return where, conditions
 
 
 @irdl_op_definition
@@ -174,28 +203,23 @@ class ConvOp(Operator):
         dilations: Sequence[int],
         groups: int,
     ):
-        super().__init__([x, w], conv_properties(strides, pads, dilations, groups))
+        super().__init__([x, w], strides=strides, pads=pads, dilations=dilations, groups=groups)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         x, w = (t.get_shape() for t in types)
-        strides, pads, dilations = (int_list(properties, n) for n in ("strides", "pads", "dilations"))
-        groups, rank = integer(properties, "groups"), len(x) - 2
-        _check_conv(types, strides, pads, dilations)
+        windows, groups = Windows.of(properties, w[2:]), integer(properties, "groups")
+        _check_conv(types, windows)
         accepted = f"an input of {w[1] * groups} channels" if groups >= 1 else "1 group or more"
         require(groups >= 1 and x[1] == w[1] * groups, f"{x[1]} channels are not {groups} groups of {w[1]}", accepted)
         require(w[0] % groups == 0, f"{w[0]} output channels are not a multiple of {groups} groups")
-        spatial = [
-            window_extent(x[n + 2], w[n + 2], strides[n], pads[n], pads[n + rank], dilations[n]) for n in range(rank)
-        ]
+        spatial = windows.positions(x[2:])
         require(all(e >= 1 for e in spatial), f"a window of {w[2:]} does not fit the padded input {x[2:]}")
         return TensorType(types[0].get_element_type(), [x[0], w[0], *spatial])
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
         n, oc, *position = index
-        x, w = self.x.type.get_shape(), self.w.type.get_shape()
-        groups = self.groups.value.data
+        x, w, groups = shape_of(self.x), shape_of(self.w), self.groups.value.data
         group = b.div(oc, w[0] // groups)
 
         def product(inner: DefinitionBuilder, k: Sequence[Scalar]) -> Scalar:
@@ -211,43 +235,20 @@ class ConvOp(Operator):
         self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
     ) -> tuple[list[Scalar], list[Scalar]]:
         """The input's spatial indices under window element `offset` at `position`, and when they are inside."""
-        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
-        x, w, out = self.x.type.get_shape(), self.w.type.get_shape(), self.shape
-        strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
-        where: list[Scalar] = []
-        conditions: list[Scalar] = []
-        for d in range(len(position)):
-            last = (out[d + 2] - 1) * strides[d] + (w[d + 2] - 1) * dilations[d] - pads[d]
-            i, inside = window_index(b, position[d], offset[d], strides[d], dilations[d], pads[d], x[d + 2], last)
-            where.append(i)
-            conditions += inside
-        return where, conditions
+        windows = Windows.of(self.properties, shape_of(self.w)[2:])
+        return windows.indices(b, position, offset, shape_of(self.x)[2:], self.shape[2:])
 
 
 def padded_at(b: DefinitionBuilder, x: SSAValue, index: Sequence[Scalar], conditions: Sequence[Scalar]) -> Scalar:
     """The element of `x`, or 0 where a condition fails."""
-    assert isinstance(x.type, TensorType)
     where = b.all(conditions)
     if where is None:
         return b.at(x, index)
-    return b.at(x, index, where, b.constant(0, x.type.get_element_type()))
+    return b.at(x, index, where, b.constant(0, tensor(x).get_element_type()))
 
 
-def conv_properties(
-    strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
-) -> dict[str, Attribute]:
-    """The properties that both convolutions have."""
-    return {
-        "strides": ints(strides),
-        "pads": ints(pads),
-        "dilations": ints(dilations),
-        "groups": IntegerAttr(groups, i64),
-    }
-
-
-def _check_conv(
-    types: Sequence[TensorType], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
-) -> None:
+def _check_conv(types: Sequence[TensorType], windows: Windows) -> None:
+    strides, pads, dilations = windows.strides, windows.pads, windows.dilations
     rank = types[0].get_num_dims() - 2
     require(rank >= 1, f"convolution of {types[0]}: rank is at least 3")
     require(types[1].get_num_dims() == rank + 2, f"weights {types[1]} for an input {types[0]}: ranks differ")
@@ -292,19 +293,16 @@ class ConvTransposeOp(Operator):
         groups: int,
         output_padding: Sequence[int],
     ):
-        properties = conv_properties(strides, pads, dilations, groups) | {"output_padding": ints(output_padding)}
-        super().__init__([x, w], properties)
+        lists = {"strides": strides, "pads": pads, "dilations": dilations}
+        super().__init__([x, w], **lists, groups=groups, output_padding=output_padding)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         x, w = (t.get_shape() for t in types)
-        strides, pads, dilations = (int_list(properties, n) for n in ("strides", "pads", "dilations"))
-        extra, groups, rank = (
-            int_list(properties, "output_padding"),
-            integer(properties, "groups"),
-            len(x) - 2,
-        )
-        _check_conv(types, strides, pads, dilations)
+        windows, groups, rank = Windows.of(properties, w[2:]), integer(properties, "groups"), len(x) - 2
+        strides, pads, dilations = windows.strides, windows.pads, windows.dilations
+        extra = int_list(properties, "output_padding")
+        _check_conv(types, windows)
         require(groups >= 1 and x[1] % groups == 0, f"{x[1]} channels are not a multiple of {groups} groups")
         require(x[1] == w[0], f"{x[1]} channels do not fit weights {types[1]}")
         require(len(extra) == rank, f"{len(extra)} entries of output_padding for {rank} spatial dimensions")
@@ -316,9 +314,8 @@ class ConvTransposeOp(Operator):
         return TensorType(types[0].get_element_type(), [x[0], w[1] * groups, *spatial])
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        assert isinstance(self.x.type, TensorType) and isinstance(self.w.type, TensorType)
         n, oc, *position = index
-        x, w, groups = self.x.type.get_shape(), self.w.type.get_shape(), self.groups.value.data
+        x, w, groups = shape_of(self.x), shape_of(self.w), self.groups.value.data
         strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
         group, within = (b.div(oc, w[1]), b.mod(oc, w[1])) if groups > 1 else (None, oc)
 
@@ -380,7 +377,7 @@ class PackedMatmulOp(Operator):
     assembly_format = "$a `,` $panels attr-dict `:` `(` type($a) `,` type($panels) `)` `->` type($result)"
 
     def __init__(self, a: SSAValue, panels: SSAValue, columns: int):
-        super().__init__([a, panels], {"columns": IntegerAttr(columns, i64)})
+        super().__init__([a, panels], columns=columns)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -397,13 +394,11 @@ class PackedMatmulOp(Operator):
     @property
     def reduction_extent(self) -> int:
         """K."""
-        assert isinstance(self.a.type, TensorType)
-        return self.a.type.get_shape()[-1]
+        return shape_of(self.a)[-1]
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         *outer, n = index
-        assert isinstance(self.panels.type, TensorType)
-        side = self.panels.type.get_shape()[-1]
+        side = shape_of(self.panels)[-1]
 
         def product(inner: DefinitionBuilder, at: Sequence[Scalar]) -> Scalar:
             k = at[0]
@@ -461,20 +456,15 @@ class PackedConvOp(Operator):
     ):
         """`extents` are the channels of the image, and of the result."""
         lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
-        numbers = dict(zip(("channels", "columns"), extents, strict=True))
-        super().__init__(
-            [x, panels],
-            {**{k: IntegerAttr(v, i64) for k, v in numbers.items()}, **{k: ints(v) for k, v in lists.items()}},
-        )
+        super().__init__([x, panels], channels=extents[0], columns=extents[1], **lists)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
         x, panels = types
         left, right = x.get_element_type(), panels.get_element_type()
         channels, columns = (integer(properties, name) for name in ("channels", "columns"))
-        kernel, strides, pads, dilations = (
-            int_list(properties, name) for name in ("kernel", "strides", "pads", "dilations")
-        )
+        windows = Windows.of(properties)
+        kernel, strides, pads, dilations = windows.kernel, windows.strides, windows.pads, windows.dilations
         fits = left in SUMS and right in SUMS and (left == bf16) == (right == bf16)
         require(fits, f"packed_conv of {left} and {right}: both bf16, or i8 and ui8, are needed")
         lanes = 32 if left == bf16 else 64
@@ -489,17 +479,14 @@ class PackedConvOp(Operator):
         require(min(pads) >= 0, f"pads {list(pads)}: no negative ones are known")
         wanted = panels_type(right, blocks * prod(kernel) * lanes, columns)
         require(panels == wanted, f"panels {panels} of {columns} columns: {wanted} is needed")
-        sizes = [
-            (spatial[d] + pads[d] + pads[d + 2] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in (0, 1)
-        ]
+        sizes = windows.positions(spatial)
         require(min(sizes) >= 1, f"a window of {list(kernel)} does not fit the padded input {x}")
         return TensorType(SUMS[left], [n, ceil(columns / PANEL_COLUMNS), *sizes, PANEL_COLUMNS])
 
     @property
     def image(self) -> tuple[int, ...]:
         """`[N, blocks, H, W, lanes]`."""
-        assert isinstance(self.x.type, TensorType)
-        return self.x.type.get_shape()
+        return shape_of(self.x)
 
     @property
     def reduction_extent(self) -> int:
@@ -512,27 +499,16 @@ class PackedConvOp(Operator):
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         n, panel, *position, column = index
-        kernel, strides, pads, dilations = map(self.list_of, ("kernel", "strides", "pads", "dilations"))
-        lanes = self.image[-1]
-        assert isinstance(self.panels.type, TensorType)
-        side = self.panels.type.get_shape()[-1]
+        windows, lanes, side = Windows.of(self.properties), self.image[-1], shape_of(self.panels)[-1]
 
         def product(inner: DefinitionBuilder, at: Sequence[Scalar]) -> Scalar:
             channel, *offset = at
             block, lane = inner.div(channel, lanes), inner.mod(channel, lanes)
-            where: list[Scalar] = []
-            conditions: list[Scalar] = []
-            for d in (0, 1):
-                last = (self.shape[2 + d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] - pads[d]
-                i, inside = window_index(
-                    inner, position[d], offset[d], strides[d], dilations[d], pads[d], self.image[2 + d], last
-                )
-                where.append(i)
-                conditions += inside
+            where, conditions = windows.indices(inner, position, offset, self.image[2:4], self.shape[2:4])
             left = padded_at(inner, self.x, [n, block, *where, lane], conditions)
-            k = inner.linearize([block, *offset, lane], [self.image[1], *kernel, lanes])
+            k = inner.linearize([block, *offset, lane], [self.image[1], *windows.kernel, lanes])
             right = inner.at(self.panels, [panel, inner.div(k, side), column, inner.mod(k, side)])
             total = self.type.get_element_type()
             return inner.mul(convert(inner, left, total), convert(inner, right, total))
 
-        return b.reduce("add", [self.channels.value.data, *kernel], product)
+        return b.reduce("add", [self.channels.value.data, *windows.kernel], product)

@@ -18,18 +18,14 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
+    shape_of,
+    tensor,
     word,
 )
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.dialects.scalar import number_op
-
-
-def _shape(value: SSAValue) -> tuple[int, ...]:
-    assert isinstance(value.type, TensorType)
-    return value.type.get_shape()
 
 
 @irdl_op_definition
@@ -49,7 +45,7 @@ class ReshapeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -59,7 +55,7 @@ class ReshapeOp(Operator):
         return TensorType(types[0].get_element_type(), shape)
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        source = _shape(self.x)
+        source = shape_of(self.x)
         return b.at(self.x, b.delinearize(b.linearize(index, self.shape), source))
 
 
@@ -80,7 +76,7 @@ class TransposeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, perm: Sequence[int]):
-        super().__init__([x], {"perm": ints(perm)})
+        super().__init__([x], perm=perm)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -110,7 +106,7 @@ class BroadcastOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -143,7 +139,7 @@ class SliceOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]):
-        super().__init__([x], {"starts": ints(starts), "sizes": ints(sizes), "steps": ints(steps)})
+        super().__init__([x], starts=starts, sizes=sizes, steps=steps)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -188,7 +184,7 @@ class ConcatOp(Operator):
     assembly_format = "$inputs attr-dict `:` `(` type($inputs) `)` `->` type($result)"
 
     def __init__(self, inputs: Sequence[SSAValue], dim: int):
-        super().__init__(inputs, {"dim": IntegerAttr(dim, i64)})
+        super().__init__(inputs, dim=dim)
 
     @classmethod
     def group(
@@ -217,7 +213,7 @@ class ConcatOp(Operator):
         value: Scalar = b.constant(0, element)
         end = self.shape[dim]
         for x in reversed(self.inputs):
-            start = end - _shape(x)[dim]
+            start = end - shape_of(x)[dim]
             position = b.binary("sub", index[dim], start) if start else index[dim]
             where = b.all(
                 ([b.binary("ge", index[dim], start)] if start else [])
@@ -250,7 +246,7 @@ class PadOp(Operator):
     assembly_format = "$mode $x `,` $value attr-dict `:` `(` type($x) `,` type($value) `)` `->` type($result)"
 
     def __init__(self, mode: str, x: SSAValue, value: SSAValue, pads: Sequence[int]):
-        super().__init__([x, value], {"mode": StringAttr(mode), "pads": ints(pads)})
+        super().__init__([x, value], mode=mode, pads=pads)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -275,7 +271,7 @@ class PadOp(Operator):
         )
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        shape, pads, mode = _shape(self.x), int_list(self.properties, "pads"), self.mode.data
+        shape, pads, mode = shape_of(self.x), int_list(self.properties, "pads"), self.mode.data
         where: list[Scalar] = []
         conditions: list[Scalar] = []
         for d, extent in enumerate(shape):
@@ -319,7 +315,7 @@ class GatherOp(Operator):
     assembly_format = "$data `,` $indices attr-dict `:` `(` type($data) `,` type($indices) `)` `->` type($result)"
 
     def __init__(self, data: SSAValue, indices: SSAValue, dim: int):
-        super().__init__([data, indices], {"dim": IntegerAttr(dim, i64)})
+        super().__init__([data, indices], dim=dim)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -334,8 +330,8 @@ class GatherOp(Operator):
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         dim, rank, extent = (
             self.dim.value.data,
-            len(_shape(self.indices)),
-            _shape(self.data)[self.dim.value.data],
+            len(shape_of(self.indices)),
+            shape_of(self.data)[self.dim.value.data],
         )
         given = b.at(self.indices, index[dim : dim + rank])
         if given.type == i64:
@@ -367,7 +363,7 @@ class ResizeOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, shape: Sequence[int]):
-        super().__init__([x], {"shape": ints(shape)})
+        super().__init__([x], shape=shape)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -380,7 +376,7 @@ class ResizeOp(Operator):
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
         where: list[Scalar] = []
-        for i, extent, size in zip(index, _shape(self.x), self.shape, strict=True):
+        for i, extent, size in zip(index, shape_of(self.x), self.shape, strict=True):
             if size % extent == 0:
                 where.append(b.div(i, size // extent))
             else:
@@ -413,9 +409,8 @@ class MaskOp(Operator):
     assembly_format = "$x `below` $n attr-dict `:` `(` type($x) `,` type($n) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, n: SSAValue, dim: int, fill: float):
-        assert isinstance(x.type, TensorType)
-        number = number_op(fill, x.type.get_element_type()).value
-        super().__init__([x, n], {"dim": IntegerAttr(dim, i64), "fill": number})
+        number = number_op(fill, tensor(x).get_element_type()).value
+        super().__init__([x, n], dim=dim, fill=number)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

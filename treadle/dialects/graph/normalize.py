@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64, i64
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType, f64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
@@ -35,7 +35,7 @@ class SoftmaxOp(Operator):
     assembly_format = "$x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, dim: int):
-        super().__init__([x], {"dim": IntegerAttr(dim, i64)})
+        super().__init__([x], dim=dim)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -87,7 +87,7 @@ class LayerNormOp(Operator):
     )
 
     def __init__(self, x: SSAValue, scale: SSAValue, bias: SSAValue, dim: int, epsilon: float):
-        super().__init__([x, scale, bias], {"dim": IntegerAttr(dim, i64), "epsilon": FloatAttr(epsilon, f64)})
+        super().__init__([x, scale, bias], dim=dim, epsilon=FloatAttr(epsilon, f64))
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -149,7 +149,7 @@ class BatchNormOp(Operator):
     def __init__(
         self, x: SSAValue, scale: SSAValue, bias: SSAValue, mean: SSAValue, variance: SSAValue, epsilon: float
     ):
-        super().__init__([x, scale, bias, mean, variance], {"epsilon": FloatAttr(epsilon, f64)})
+        super().__init__([x, scale, bias, mean, variance], epsilon=FloatAttr(epsilon, f64))
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -193,7 +193,7 @@ class RmsNormOp(Operator):
     assembly_format = "$x `,` $scale attr-dict `:` `(` type($x) `,` type($scale) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, scale: SSAValue, dim: int, epsilon: float):
-        super().__init__([x, scale], {"dim": IntegerAttr(dim, i64), "epsilon": FloatAttr(epsilon, f64)})
+        super().__init__([x, scale], dim=dim, epsilon=FloatAttr(epsilon, f64))
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:

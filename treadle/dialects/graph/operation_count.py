@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType, i1
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.compute import ComputeOp, ReduceOp, index
-from treadle.dialects.graph.definition import Operator, definition
+from treadle.dialects.graph.definition import Operator, definition, shape_of
 from treadle.dialects.graph.winograd import WinogradConvOp
 from treadle.dialects.scalar import FUNCTION_OF
 
@@ -85,9 +85,8 @@ def _is_arithmetic(op: Operation) -> bool:
 
 
 def _attention(op: AttentionOp) -> int:
-    assert isinstance(op.q.type, TensorType)
     *outer, rows, columns = op.scores_shape
-    depth, width = op.q.type.get_shape()[-1], op.shape[-1]
+    depth, width = shape_of(op.q)[-1], op.shape[-1]
     seen = rows * columns
     if op.causal.value.data:
         seen = sum(min(columns, max(0, row + columns - rows + 1)) for row in range(rows))

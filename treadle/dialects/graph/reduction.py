@@ -17,13 +17,13 @@ from treadle.dialects.graph.definition import (
     Scalar,
     int_list,
     integer,
-    ints,
     require,
+    shape_of,
     word,
 )
 from treadle.dialects.graph.dtypes import accumulator, integer_limits, is_float
 from treadle.dialects.graph.elementwise import convert
-from treadle.dialects.graph.linear import window_extent, window_index
+from treadle.dialects.graph.linear import Windows
 
 REDUCTION_KINDS = ("add", "mul", "max", "min", "mean", "and", "or")
 
@@ -50,8 +50,7 @@ class ReductionOp(Operator):
     assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, kind: str, x: SSAValue, dims: Sequence[int], keep: bool):
-        properties = {"kind": StringAttr(kind), "dims": ints(dims), "keep": IntegerAttr(int(keep), i64)}
-        super().__init__([x], properties)
+        super().__init__([x], kind=kind, dims=dims, keep=keep)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -72,9 +71,7 @@ class ReductionOp(Operator):
         return TensorType(element, [e for d, e in enumerate(shape) if d not in dims])
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        assert isinstance(self.x.type, TensorType)
-        dims = sorted(int_list(self.properties, "dims"))
-        shape = self.x.type.get_shape()
+        dims, shape = sorted(int_list(self.properties, "dims")), shape_of(self.x)
         extents = [shape[d] for d in dims]
         outer = iter(index if not self.keep.value.data else [i for d, i in enumerate(index) if d not in dims])
         kept = {d: next(outer) for d in range(len(shape)) if d not in dims}
@@ -139,14 +136,12 @@ class PoolOp(Operator):
         count_pad: bool = False,
     ):
         lists = {"kernel": kernel, "strides": strides, "pads": pads, "dilations": dilations}
-        properties: dict[str, Attribute] = {name: ints(values) for name, values in lists.items()}
-        properties |= {"ceil": IntegerAttr(int(ceil), i64), "count_pad": IntegerAttr(int(count_pad), i64)}
-        super().__init__([x], {"kind": StringAttr(kind)} | properties)
+        super().__init__([x], kind=kind, **lists, ceil=ceil, count_pad=count_pad)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
-        kernel, strides, pads, dilations = (int_list(properties, n) for n in ("kernel", "strides", "pads", "dilations"))
-        shape = types[0].get_shape()
+        windows, shape = Windows.of(properties), types[0].get_shape()
+        kernel, strides, pads, dilations = windows.kernel, windows.strides, windows.pads, windows.dilations
         rank = len(shape) - 2
         kind = word(properties, "kind")
         require(kind in ("max", "avg"), f"unknown pooling {kind!r}: expected max or avg")
@@ -156,11 +151,7 @@ class PoolOp(Operator):
         require(min((*kernel, *strides, *dilations)) >= 1, "kernel, strides and dilations are at least 1")
         require(min(pads) >= 0, "pads are at least 0")
         require(kind == "max" or is_float(types[0].get_element_type()), f"average of {types[0]}: floats are needed")
-        ceil = bool(integer(properties, "ceil"))
-        spatial = [
-            window_extent(shape[n + 2], kernel[n], strides[n], pads[n], pads[n + rank], dilations[n], ceil)
-            for n in range(rank)
-        ]
+        spatial = windows.positions(shape[2:], bool(integer(properties, "ceil")))
         require(all(e >= 1 for e in spatial), f"a window of {kernel} does not fit the padded input {shape[2:]}")
         return TensorType(types[0].get_element_type(), [*shape[:2], *spatial])
 
@@ -186,19 +177,7 @@ class PoolOp(Operator):
         self, b: DefinitionBuilder, position: Sequence[Scalar], offset: Sequence[Scalar]
     ) -> tuple[list[Scalar], list[Scalar]]:
         """The input indices under a window's element, and the conditions under which they are inside."""
-        assert isinstance(self.x.type, TensorType)
-        x, out = self.x.type.get_shape(), self.shape
-        kernel, strides, pads, dilations = (
-            int_list(self.properties, name) for name in ("kernel", "strides", "pads", "dilations")
-        )
-        where: list[Scalar] = []
-        conditions: list[Scalar] = []
-        for d in range(len(position)):
-            last = (out[d + 2] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] - pads[d]
-            i, inside = window_index(b, position[d], offset[d], strides[d], dilations[d], pads[d], x[d + 2], last)
-            where.append(i)
-            conditions += inside
-        return where, conditions
+        return Windows.of(self.properties).indices(b, position, offset, shape_of(self.x)[2:], self.shape[2:])
 
     def _count(self, b: DefinitionBuilder, position: Sequence[Scalar], element: Attribute) -> Scalar:
         """How many elements an average divides by, as an `element`."""
@@ -218,13 +197,11 @@ class PoolOp(Operator):
         """When a window's element counts: inside the input, or with `count_pad` inside the padded input."""
         if not self.count_pad.value.data:
             return self._input(b, position, k)[1]
-        assert isinstance(self.x.type, TensorType)
-        x, rank = self.x.type.get_shape(), len(position)
-        strides, pads, dilations = (int_list(self.properties, name) for name in ("strides", "pads", "dilations"))
+        x, rank, windows = shape_of(self.x), len(position), Windows.of(self.properties)
         conditions: list[Scalar] = []
         for d in range(rank):
-            i = b.add(b.mul(position[d], strides[d]), b.mul(k[d], dilations[d]))
-            conditions.append(b.binary("lt", i, x[d + 2] + pads[d] + pads[d + rank]))
+            i = b.add(b.mul(position[d], windows.strides[d]), b.mul(k[d], windows.dilations[d]))
+            conditions.append(b.binary("lt", i, x[d + 2] + windows.pads[d] + windows.pads[d + rank]))
         return conditions
 
 
@@ -254,9 +231,7 @@ class ArgReductionOp(Operator):
     assembly_format = "$kind $x attr-dict `:` `(` type($x) `)` `->` type($result)"
 
     def __init__(self, kind: str, x: SSAValue, dim: int, keep: bool, last: bool = False):
-        numbers = {"dim": dim, "keep": int(keep), "last": int(last)}
-        properties = {name: IntegerAttr(value, i64) for name, value in numbers.items()}
-        super().__init__([x], {"kind": StringAttr(kind), **properties})
+        super().__init__([x], kind=kind, dim=dim, keep=keep, last=last)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -271,8 +246,7 @@ class ArgReductionOp(Operator):
         return TensorType(i64, [*shape[:dim], *kept, *shape[dim + 1 :]])
 
     def element(self, b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        assert isinstance(self.x.type, TensorType)
-        dim, extent = self.dim.value.data, self.x.type.get_shape()[self.dim.value.data]
+        dim, extent = self.dim.value.data, shape_of(self.x)[self.dim.value.data]
         outer = [*index[:dim], *index[dim + 1 :]] if self.keep.value.data else list(index)
         last = bool(self.last.value.data)
 

@@ -19,8 +19,16 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, traits_def
 from xdsl.traits import Pure
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, integer, ints, require
-from treadle.dialects.graph.linear import padded_at, window_index
+from treadle.dialects.graph.definition import (
+    DefinitionBuilder,
+    Operator,
+    Scalar,
+    int_list,
+    integer,
+    require,
+    shape_of,
+)
+from treadle.dialects.graph.linear import Windows, padded_at
 
 # The matrices of Winograd's minimal filtering algorithms F(m, 3).
 
@@ -118,7 +126,7 @@ class WinogradConvOp(Operator):
     assembly_format = "$x `,` $filters attr-dict `:` `(` type($x) `,` type($filters) `)` `->` type($result)"
 
     def __init__(self, x: SSAValue, filters: SSAValue, outputs: int, pads: Sequence[int]):
-        super().__init__([x, filters], {"outputs": IntegerAttr(outputs, i64), "pads": ints(pads)})
+        super().__init__([x, filters], outputs=outputs, pads=pads)
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -147,14 +155,12 @@ class WinogradConvOp(Operator):
     @property
     def image(self) -> tuple[int, ...]:
         """`[N, blocks, H, W, lanes]`."""
-        assert isinstance(self.x.type, TensorType)
-        return self.x.type.get_shape()
+        return shape_of(self.x)
 
     @property
     def matrix(self) -> tuple[int, int]:
         """`[C, OC]`."""
-        assert isinstance(self.filters.type, TensorType)
-        _, channels, columns = self.filters.type.get_shape()
+        _, channels, columns = shape_of(self.filters)
         return channels, columns
 
     @property
@@ -203,14 +209,9 @@ class WinogradConvOp(Operator):
     ) -> Scalar:
         """What the image's element at an offset of a tile adds to the transformed one at `at`; `where` is the image,
         block and lane."""
-        size, outputs, pads = self.filtering.tile, self.outputs.value.data, int_list(self.properties, "pads")
-        position: list[Scalar] = []
-        conditions: list[Scalar] = []
-        for d in (0, 1):
-            extent, last = self.image[d + 2], (self.tiles[d] - 1) * outputs + size - 1 - pads[d]
-            i, inside = window_index(b, tile[d], offset[d], outputs, 1, pads[d], extent, last)
-            position.append(i)
-            conditions += inside
+        size, outputs = self.filtering.tile, self.outputs.value.data
+        windows = Windows([size] * 2, [outputs] * 2, int_list(self.properties, "pads"), [1] * 2)
+        position, conditions = windows.indices(b, tile, offset, self.image[2:4], self.tiles)
         factors = [_entry(b, self.filtering.input, at[d], offset[d]) for d in (0, 1)]
         n, block, lane = where
         return b.mul(b.mul(*factors), padded_at(b, self.x, [n, block, *position, lane], conditions))

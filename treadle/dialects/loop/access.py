@@ -17,13 +17,12 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent, OrdersMemory, SameBuffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr, swizzle_of
+from treadle.dialects.syntax import MEMREF, Clause, ElementType
 
 index = IndexType()
 
@@ -35,28 +34,6 @@ def checked_buffer(value: SSAValue, count: int) -> MemRefType:
     if value.type.get_num_dims() != count:
         raise VerifyException(f"{count} indices into {value.type}: expected {value.type.get_num_dims()}")
     return value.type
-
-
-def print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue]) -> None:
-    """`%A[%i, %j]`."""
-    printer.print_ssa_value(buffer)
-    with printer.in_square_brackets():
-        printer.print_list(indices, printer.print_ssa_value)
-
-
-def parse_indices(parser: Parser) -> list[SSAValue]:
-    """`[%i, %j]`."""
-    return list(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index)))
-
-
-def parse_memref(parser: Parser) -> MemRefType:
-    """`: memref<...>`."""
-    parser.parse_punctuation(":")
-    position = parser.pos
-    type = parser.parse_type()
-    if not isinstance(type, MemRefType):
-        parser.raise_error(f"expected a memref, got {type}", position)
-    return type
 
 
 @irdl_op_definition
@@ -74,13 +51,19 @@ class LoadOp(IRDLOperation):
     """
 
     name = "loop.load"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
     predicate = opt_operand_def(i1)
     otherwise = opt_operand_def()
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(MemoryReadEffect())
+    custom_directives = (Clause, ElementType)
+    assembly_format = (
+        "$buffer `[` $indices `]` custom<Clause>(`where`, $predicate) custom<Clause>(`else`, $otherwise) attr-dict `:` "
+        "type($buffer) custom<ElementType>(ref(type($buffer)), type($result)) "
+        "custom<ElementType>(ref(type($buffer)), type($otherwise))"
+    )
 
     def __init__(
         self,
@@ -101,35 +84,6 @@ class LoadOp(IRDLOperation):
         if self.otherwise is not None and self.otherwise.type != element:
             raise VerifyException(f"'else' gives {self.otherwise.type}: expected {element}")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        print_address(printer, self.buffer, self.indices)
-        if self.predicate is not None and self.otherwise is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.predicate)
-            printer.print_string(" else ")
-            printer.print_ssa_value(self.otherwise)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LoadOp:
-        buffer = parser.parse_unresolved_operand()
-        indices = parse_indices(parser)
-        predicate = unresolved = None
-        if parser.parse_optional_keyword("where") is not None:
-            predicate = parser.parse_operand(i1)
-            parser.parse_keyword("else")
-            unresolved = parser.parse_unresolved_operand()
-        attributes = parser.parse_optional_attr_dict()
-        type = parse_memref(parser)
-        element = type.get_element_type()
-        otherwise = None if unresolved is None else parser.resolve_operand(unresolved, element)
-        op = cls(parser.resolve_operand(buffer, type), indices, predicate, otherwise)
-        op.attributes |= attributes
-        return op
-
 
 @irdl_op_definition
 class StoreOp(IRDLOperation):
@@ -144,11 +98,16 @@ class StoreOp(IRDLOperation):
 
     name = "loop.store"
     value = operand_def()
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
     predicate = opt_operand_def(i1)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(MemoryWriteEffect())
+    custom_directives = (Clause, ElementType)
+    assembly_format = (
+        "$value `,` $buffer `[` $indices `]` custom<Clause>(`where`, $predicate) attr-dict `:` type($buffer) "
+        "custom<ElementType>(ref(type($buffer)), type($value))"
+    )
 
     def __init__(
         self,
@@ -163,34 +122,6 @@ class StoreOp(IRDLOperation):
         element = checked_buffer(self.buffer, len(self.indices)).get_element_type()
         if self.value.type != element:
             raise VerifyException(f"{self.value.type} is no element of {self.buffer.type}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.value)
-        printer.print_string(", ")
-        print_address(printer, self.buffer, self.indices)
-        if self.predicate is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.predicate)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> StoreOp:
-        value = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        buffer = parser.parse_unresolved_operand()
-        indices = parse_indices(parser)
-        predicate = None
-        if parser.parse_optional_keyword("where") is not None:
-            predicate = parser.parse_operand(i1)
-        attributes = parser.parse_optional_attr_dict()
-        type = parse_memref(parser)
-        element = parser.resolve_operand(value, type.get_element_type())
-        op = cls(element, parser.resolve_operand(buffer, type), indices, predicate)
-        op.attributes |= attributes
-        return op
 
 
 @irdl_op_definition
@@ -283,7 +214,7 @@ class OpaqueBufferOp(IRDLOperation):
     """
 
     name = "loop.opaque_buffer"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     result = result_def(MemRefType)
     traits = traits_def(Pure(), SameBuffer())
     assembly_format = "$buffer `:` type($buffer) `->` type($result) attr-dict"
@@ -319,25 +250,10 @@ class PrefetchOp(IRDLOperation):
     """
 
     name = "loop.prefetch"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     offset = operand_def(IndexType())
     traits = traits_def(MemoryReadEffect())
+    assembly_format = "$buffer `at` $offset attr-dict `:` type($buffer)"
 
     def __init__(self, buffer: SSAValue, offset: SSAValue):
         super().__init__(operands=[buffer, offset])
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.buffer)
-        printer.print_string(" at ")
-        printer.print_ssa_value(self.offset)
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> PrefetchOp:
-        buffer = parser.parse_unresolved_operand()
-        parser.parse_keyword("at")
-        offset = parser.parse_operand(IndexType())
-        type = parse_memref(parser)
-        return cls(parser.resolve_operand(buffer, type), offset)

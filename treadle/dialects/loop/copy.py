@@ -33,8 +33,9 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import CopyEffect, OrdersMemory
-from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
+from treadle.dialects.loop.access import checked_buffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr
+from treadle.dialects.syntax import MEMREF, Clause, parse_range, print_range
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -78,9 +79,9 @@ class CopyOp(IRDLOperation, HasIndexRanges):
     """
 
     name = "loop.copy"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
-    extent = prop_def(IntegerAttr)
+    extent = prop_def(IntegerAttr.constr(i64))
     is_async = opt_prop_def(UnitAttr)
     body = region_def("single_block")
     traits = traits_def(RecursiveMemoryEffect(), MemoryWriteEffect())
@@ -135,9 +136,11 @@ class CopyOp(IRDLOperation, HasIndexRanges):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" async (" if self.is_async is not None else " (")
-        printer.print_ssa_value(self.element)
-        printer.print_string(f" in {self.count}) to ")
-        print_address(printer, self.buffer, self.indices)
+        print_range(printer, self.element, self.count)
+        printer.print_string(") to ")
+        printer.print_ssa_value(self.buffer)
+        with printer.in_square_brackets():
+            printer.print_list(self.indices, printer.print_ssa_value)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)
         printer.print_string(" : ")
@@ -147,14 +150,13 @@ class CopyOp(IRDLOperation, HasIndexRanges):
     def parse(cls, parser: Parser) -> CopyOp:
         is_async = parser.parse_optional_keyword("async") is not None
         with parser.in_parens():
-            element = parser.parse_argument(expect_type=False).resolve(index)
-            parser.parse_characters("in")
-            extent = parser.parse_integer(allow_negative=False, allow_boolean=False)
+            element, extent = parse_range(parser)
         parser.parse_keyword("to")
         buffer = parser.parse_unresolved_operand()
-        indices = parse_indices(parser)
+        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
         body = parser.parse_region([element])
-        type = parse_memref(parser)
+        parser.parse_punctuation(":")
+        type = parser.parse_type()
         return cls(parser.resolve_operand(buffer, type), indices, extent, body, is_async=is_async)
 
 
@@ -172,14 +174,19 @@ class AsyncCopyOp(IRDLOperation):
     """
 
     name = "loop.async_copy"
-    source = operand_def(MemRefType)
+    source = operand_def(MEMREF)
     source_indices = var_operand_def(IndexType)
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
     predicate = opt_operand_def(i1)
-    extent = prop_def(IntegerAttr)
+    extent = prop_def(IntegerAttr.constr(i64))
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(CopyEffect())
+    custom_directives = (Clause,)
+    assembly_format = (
+        "$extent $source `[` $source_indices `]` `,` $buffer `[` $indices `]` custom<Clause>(`where`, $predicate) "
+        "attr-dict `:` type($source) `,` type($buffer)"
+    )
 
     def __init__(
         self,
@@ -209,40 +216,6 @@ class AsyncCopyOp(IRDLOperation):
             raise VerifyException(f"a copy from {source} to {target}: the elements' types differ")
         if self.count < 1:
             raise VerifyException(f"a copy of {self.count} elements: expected at least 1")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.count} ")
-        print_address(printer, self.source, self.source_indices)
-        printer.print_string(", ")
-        print_address(printer, self.buffer, self.indices)
-        if self.predicate is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.predicate)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list((self.source.type, self.buffer.type), printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> AsyncCopyOp:
-        extent = parser.parse_integer(allow_negative=False, allow_boolean=False)
-        source, source_indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        parser.parse_punctuation(",")
-        buffer, indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        predicate = parser.parse_operand(i1) if parser.parse_optional_keyword("where") is not None else None
-        attributes = parser.parse_optional_attr_dict()
-        source_type = parse_memref(parser)
-        parser.parse_punctuation(",")
-        type = parser.parse_type()
-        op = cls(
-            extent,
-            parser.resolve_operand(source, source_type),
-            source_indices,
-            parser.resolve_operand(buffer, type),
-            indices,
-            predicate,
-        )
-        op.attributes |= attributes
-        return op
 
 
 @irdl_op_definition

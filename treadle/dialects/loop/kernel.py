@@ -8,7 +8,6 @@ from math import prod
 from typing import cast
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     DenseArrayBase,
     IndexType,
     IntAttr,
@@ -48,12 +47,12 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr, parse_dispatch, print_dispatch
+from treadle.dialects.dispatch_tree import DISPATCH, PredictedAttr, TreeAttr
 from treadle.dialects.effects import Convergent, OrdersMemory
-from treadle.dialects.graph.fused import check_required, parse_required, print_required
+from treadle.dialects.graph.fused import REQUIRED, check_required
 from treadle.dialects.location import NamesNodes
-from treadle.dialects.loop.access import parse_indices, parse_memref, print_address
 from treadle.dialects.loop.attributes import Space, SpaceAttr, memref_of, type_of
+from treadle.dialects.syntax import MEMREF, Body, parse_range, print_range
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -74,11 +73,12 @@ class ArriveOp(IRDLOperation):
     """
 
     name = "loop.arrive"
-    counters = operand_def(MemRefType)
+    counters = operand_def(MEMREF)
     index = operand_def(IndexType())
-    blocks = prop_def(IntegerAttr)
+    blocks = prop_def(IntegerAttr.constr(i64))
     result = result_def(i1)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), OrdersMemory(), Convergent())
+    assembly_format = "$counters `[` $index `]` `of` $blocks attr-dict `:` type($counters)"
 
     def __init__(self, counters: SSAValue, index: SSAValue, blocks: int):
         super().__init__(operands=[counters, index], properties={"blocks": IntegerAttr(blocks, i64)}, result_types=[i1])
@@ -95,58 +95,22 @@ class ArriveOp(IRDLOperation):
         if self.count < 1:
             raise VerifyException(f"the last of {self.count} blocks: expected at least one")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        print_address(printer, self.counters, [self.index])
-        printer.print_string(f" of {self.count} : ")
-        printer.print_attribute(self.counters.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> ArriveOp:
-        counters = parser.parse_unresolved_operand()
-        position = parser.pos
-        indices = parse_indices(parser)
-        if len(indices) != 1:
-            parser.raise_error(f"{len(indices)} indices of a counter: expected 1", position)
-        parser.parse_keyword("of")
-        blocks = parser.parse_integer(allow_boolean=False)
-        type = parse_memref(parser)
-        return cls(parser.resolve_operand(counters, type), indices[0], blocks)
-
 
 index = IndexType()
 
 
-def _print_range(printer: Printer, word: str, arg: SSAValue, extent: int) -> None:
-    printer.print_string(f" {word}(")
-    printer.print_ssa_value(arg)
-    printer.print_string(f" in {extent})")
-
-
-def _parse_range(parser: Parser, word: str) -> tuple[Parser.Argument, int]:
-    parser.parse_keyword(word)
-    with parser.in_parens():
-        arg = parser.parse_argument(expect_type=False).resolve(index)
-        parser.parse_characters("in")
-        return arg, parser.parse_integer(allow_negative=False, allow_boolean=False)
-
-
 def _properties(
     name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None, operations: int | None
-) -> dict[str, Attribute]:
+) -> dict[str, Attribute | None]:
     """The properties of both kinds of kernel."""
-    properties: dict[str, Attribute] = {
+    return {
         "sym_name": StringAttr(name),
         "grid": IntegerAttr(grid, i64),
         "threads": IntegerAttr(threads, i64),
+        "comment": None if comment is None else StringAttr(comment),
+        "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
+        "operations": None if operations is None else IntAttr(operations),
     }
-    if comment is not None:
-        properties["comment"] = StringAttr(comment)
-    if min_blocks_per_sm is not None:
-        properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
-    if operations is not None:
-        properties["operations"] = IntAttr(operations)
-    return properties
 
 
 def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:
@@ -158,8 +122,11 @@ def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:
 
 def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
     """Grid, threads, the optional properties, and the body."""
-    _print_range(printer, "grid", kernel.block_id, kernel.grid.value.data)
-    _print_range(printer, "threads", kernel.thread_id, kernel.threads.value.data)
+    printer.print_string(" grid(")
+    print_range(printer, kernel.block_id, kernel.grid.value.data)
+    printer.print_string(") threads(")
+    print_range(printer, kernel.thread_id, kernel.threads.value.data)
+    printer.print_string(")")
     if kernel.min_blocks_per_sm is not None:
         printer.print_string(f" min_blocks_per_sm {kernel.min_blocks_per_sm.value.data}")
     if kernel.operations is not None:
@@ -206,7 +173,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
-    required_regions = opt_prop_def(ArrayAttr)
+    required_regions = opt_prop_def(REQUIRED)
     joins = opt_prop_def(DenseArrayBase.constr(i64))
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
@@ -288,7 +255,9 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         written = list(zip(self.output_buffers, self.outputs, strict=True))
         printer.print_list(written, lambda pair: _print_tensor(printer, pair[0], *pair))
         printer.print_string(")")
-        print_required(printer, self.required_regions)
+        if self.required_regions is not None:
+            printer.print_string(" requires ")
+            printer.print_attribute(self.required_regions)
         if self.offsets is not None:
             printer.print_string(f" joins {list(self.offsets)}")
         _print_shape(printer, self)
@@ -314,13 +283,14 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
 
         parser.parse_keyword("outs")
         outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
-        required_regions = parse_required(parser)
+        required_regions = parser.parse_attribute() if parser.parse_optional_keyword("requires") else None
         joins = None
         if parser.parse_optional_keyword("joins") is not None:
             joins = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
         shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
         kernel = cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
-        kernel.required_regions = required_regions
+        if required_regions is not None:
+            kernel.properties["required_regions"] = required_regions
         kernel.joins = None if joins is None else DenseArrayBase.from_list(i64, joins)
         return kernel
 
@@ -329,8 +299,12 @@ def _parse_shape(
     parser: Parser, buffers: Sequence[Parser.Argument]
 ) -> tuple[int, int, Region, str | None, int | None, int | None]:
     """What `_print_shape` prints: grid, threads, body, comment, blocks per multiprocessor, operations."""
-    block, grid = _parse_range(parser, "grid")
-    thread, threads = _parse_range(parser, "threads")
+    ids: list[tuple[Parser.Argument, int]] = []
+    for word in ("grid", "threads"):
+        parser.parse_keyword(word)
+        with parser.in_parens():
+            ids.append(parse_range(parser))
+    (block, grid), (thread, threads) = ids
     min_blocks_per_sm = parser.parse_integer() if parser.parse_optional_keyword("min_blocks_per_sm") else None
     operations = parser.parse_integer() if parser.parse_optional_keyword("operations") else None
     comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
@@ -497,6 +471,8 @@ class DispatchOp(IRDLOperation, NamesNodes):
     kernels = region_def("single_block")
     outputs = var_result_def(TensorType)
     traits = traits_def(NoTerminator(), RecursiveMemoryEffect())
+    custom_directives = (Body,)
+    assembly_format = f"{DISPATCH} custom<Body>($kernels) attr-dict-with-keyword `:` type($outputs)"
 
     def __init__(self, tree: TreeAttr, extents: Sequence[SSAValue], kernels: Region, types: Sequence[Attribute]):
         super().__init__(operands=[extents], properties={"tree": tree}, regions=[kernels], result_types=[types])
@@ -518,17 +494,3 @@ class DispatchOp(IRDLOperation, NamesNodes):
                     f"{kernel.name} gives {', '.join(map(str, types)) or 'nothing'}: expected "
                     f"{', '.join(map(str, self.outputs.types))}"
                 )
-
-    def print(self, printer: Printer) -> None:
-        print_dispatch(printer, self.tree, self.extents, self.kernels, self.attributes)
-        printer.print_string(" : ")
-        printer.print_list(self.outputs.types, printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> DispatchOp:
-        tree, extents, kernels, attributes = parse_dispatch(parser)
-        parser.parse_punctuation(":")
-        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        op = cls(tree, extents, kernels, types)
-        op.attributes |= attributes
-        return op

@@ -38,15 +38,15 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent
 from treadle.dialects.graph.dtypes import ui8
-from treadle.dialects.loop.access import checked_buffer, parse_indices, parse_memref, print_address
+from treadle.dialects.graph.linear import SUMS
+from treadle.dialects.loop.access import checked_buffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr
+from treadle.dialects.syntax import COUNT, MEMREF, VECTOR, Clause, Word
 
 # Reductions of a warp without shared memory.
 
@@ -82,10 +82,12 @@ class WarpReduceOp(IRDLOperation):
     name = "loop.warp_reduce"
     T: ClassVar = VarConstraint("T", AnyAttr())
     kind = prop_def(StringAttr)
-    width = prop_def(IntegerAttr)
+    width = prop_def(IntegerAttr.constr(i64))
     value = operand_def(T)
     result = result_def(T)
     traits = traits_def(NoMemoryEffect(), Convergent())
+    custom_directives = (Word,)
+    assembly_format = "custom<Word>($kind) $value `over` $width attr-dict `:` type($value)"
 
     def __init__(self, kind: str, value: SSAValue, width: int):
         properties = {"kind": StringAttr(kind), "width": IntegerAttr(width, i64)}
@@ -103,21 +105,6 @@ class WarpReduceOp(IRDLOperation):
             raise VerifyException(f"groups of {self.lanes} lanes: expected 2, 4, 8, 16 or 32")
         if self.value.type not in EXCHANGED:
             raise VerifyException(f"lanes exchange {', '.join(map(str, EXCHANGED))}, not {self.value.type}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.kind.data} ")
-        printer.print_ssa_value(self.value)
-        printer.print_string(f" over {self.lanes} : ")
-        printer.print_attribute(self.value.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> WarpReduceOp:
-        kind = parser.parse_identifier()
-        value = parser.parse_unresolved_operand()
-        parser.parse_keyword("over")
-        width = parser.parse_integer(allow_boolean=False, allow_negative=False)
-        parser.parse_punctuation(":")
-        return cls(kind, parser.resolve_operand(value, parser.parse_type()), width)
 
 
 # Tile products on tensor cores, which the 32 lanes of a warp load and multiply together.
@@ -155,11 +142,14 @@ class LoadMatrixOp(IRDLOperation):
     """
 
     name = "loop.load_matrix"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
     transpose = opt_prop_def(UnitAttr)
-    fragment = result_def(VectorType)
+    fragment = result_def(VECTOR)
     traits = traits_def(MemoryReadEffect(), Convergent())
+    assembly_format = (
+        "(`transpose` $transpose^)? $buffer `[` $indices `]` attr-dict `:` type($buffer) `->` type($fragment)"
+    )
 
     def __init__(self, buffer: SSAValue, indices: Sequence[SSAValue], type: VectorType, *, transpose: bool = False):
         super().__init__(
@@ -187,26 +177,6 @@ class LoadMatrixOp(IRDLOperation):
         if self.fragment.type not in accepted:
             said = ", ".join(map(str, accepted))
             raise VerifyException(f"matrices of {type} as {self.fragment.type}: expected one of {said}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" transpose " if self.transpose is not None else " ")
-        print_address(printer, self.buffer, self.indices)
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-        printer.print_string(" -> ")
-        printer.print_attribute(self.fragment.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LoadMatrixOp:
-        transpose = parser.parse_optional_keyword("transpose") is not None
-        buffer, indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        memory = parse_memref(parser)
-        parser.parse_punctuation("->")
-        position = parser.pos
-        type = parser.parse_type()
-        if not isinstance(type, VectorType):
-            parser.raise_error(f"expected a vector, got {type}", position)
-        return cls(parser.resolve_operand(buffer, memory), indices, type, transpose=transpose)
 
 
 @irdl_op_definition
@@ -274,8 +244,6 @@ ROW_BYTES = 64
 """Of a tile of the unit: what the depth of a product is a multiple of."""
 SIDE_BY_SIDE: Mapping[Attribute, int] = {bf16: 2, i8: 4, ui8: 4}
 """Elements of a column that lie side by side in 4 bytes, by element type."""
-SUMS: Mapping[Attribute, Attribute] = {bf16: f32, i8: i32, ui8: i32}
-"""In which type sums of products of elements are carried."""
 
 
 class ProductEffect(MemoryEffect):
@@ -345,21 +313,27 @@ class MultiplyTilesOp(IRDLOperation):
     """
 
     name = "loop.multiply_tiles"
-    acc = operand_def(MemRefType)
+    acc = operand_def(MEMREF)
     acc_indices = var_operand_def(IndexType)
-    a = operand_def(MemRefType)
+    a = operand_def(MEMREF)
     a_indices = var_operand_def(IndexType)
-    b = operand_def(MemRefType)
+    b = operand_def(MEMREF)
     b_indices = var_operand_def(IndexType)
     ahead = opt_operand_def(IndexType())
-    rows = prop_def(IntegerAttr)
-    depth = prop_def(IntegerAttr)
-    stride = prop_def(IntegerAttr)
+    rows = prop_def(COUNT)
+    depth = prop_def(COUNT)
+    stride = prop_def(COUNT)
     taps = prop_def(DenseArrayBase.constr(i64))
-    apart = prop_def(IntegerAttr)
-    lines = prop_def(IntegerAttr)
+    apart = prop_def(COUNT)
+    lines = prop_def(COUNT, default_value=IntegerAttr(0, i64))
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(ProductEffect())
+    custom_directives = (Clause,)
+    assembly_format = (
+        "$acc `[` $acc_indices `]` `=` $a `[` $a_indices `]` `*` $b `[` $b_indices `]` `rows` $rows `depth` $depth "
+        "`stride` $stride `taps` $taps `apart` $apart custom<Clause>(`ahead`, $ahead) custom<Clause>(`lines`, $lines) "
+        "attr-dict `:` type($acc) `,` type($a) `,` type($b)"
+    )
 
     def __init__(
         self,
@@ -436,49 +410,3 @@ class MultiplyTilesOp(IRDLOperation):
             )
         if self.fetched < 0 or (self.ahead is None) != (self.fetched == 0):
             raise VerifyException(f"{self.fetched} lines are fetched: expected some from an element on, or none")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        print_address(printer, self.acc, self.acc_indices)
-        printer.print_string(" = ")
-        print_address(printer, self.a, self.a_indices)
-        printer.print_string(" * ")
-        print_address(printer, self.b, self.b_indices)
-        left = self.left
-        printer.print_string(f" rows {self.extents[0]} depth {self.extents[2]} stride {left.stride}")
-        printer.print_string(f" taps {list(left.taps)} apart {left.apart}")
-        if self.ahead is not None:
-            printer.print_string(" ahead ")
-            printer.print_ssa_value(self.ahead)
-            printer.print_string(f" lines {self.fetched}")
-        printer.print_string(" : ")
-        printer.print_list((self.acc.type, self.a.type, self.b.type), printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> MultiplyTilesOp:
-        acc, acc_indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        parser.parse_punctuation("=")
-        a, a_indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        parser.parse_characters("*")
-        b, b_indices = parser.parse_unresolved_operand(), parse_indices(parser)
-        rows, depth, stride = (_number(parser, word) for word in ("rows", "depth", "stride"))
-        parser.parse_keyword("taps")
-        taps = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-        left = TileRows(stride, tuple(taps), _number(parser, "apart"))
-        ahead, lines = None, 0
-        if parser.parse_optional_keyword("ahead") is not None:
-            ahead = parser.parse_operand(IndexType())
-            lines = _number(parser, "lines")
-        first = parse_memref(parser)
-        parser.parse_punctuation(",")
-        second = parser.parse_type()
-        parser.parse_punctuation(",")
-        third = parser.parse_type()
-        operands = zip((acc, a, b), (first, second, third), (acc_indices, a_indices, b_indices), strict=True)
-        places = [(parser.resolve_operand(name, type), indices) for name, type, indices in operands]
-        return cls(places[0], places[1], places[2], (rows, depth), left, ahead, lines)
-
-
-def _number(parser: Parser, keyword: str) -> int:
-    parser.parse_keyword(keyword)
-    return parser.parse_integer(allow_negative=False, allow_boolean=False)

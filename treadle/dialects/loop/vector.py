@@ -9,7 +9,6 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     IndexType,
     IntegerAttr,
-    MemRefType,
     StringAttr,
     VectorType,
     f32,
@@ -30,12 +29,12 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.loop.access import checked_buffer
+from treadle.dialects.syntax import MEMREF, VECTOR, Clause, MaskType, SameType, Word, mask_of
 
 # Comparisons and selections of vectors, lane by lane, which upstream's `arith` has for scalars only.
 
@@ -56,10 +55,15 @@ class LaneCompareOp(IRDLOperation):
 
     name = "loop.lane_compare"
     kind = prop_def(StringAttr)
-    lhs = operand_def(VectorType)
-    rhs = operand_def(VectorType)
-    mask = result_def(VectorType)
+    lhs = operand_def(VECTOR)
+    rhs = operand_def(VECTOR)
+    mask = result_def(VECTOR)
     traits = traits_def(Pure())
+    custom_directives = (Word, SameType, MaskType)
+    assembly_format = (
+        "custom<Word>($kind) `,` $lhs `,` $rhs attr-dict `:` type($lhs) "
+        "custom<SameType>(ref(type($lhs)), type($rhs)) custom<MaskType>(ref(type($lhs)), type($mask))"
+    )
 
     def __init__(self, kind: str, lhs: SSAValue, rhs: SSAValue):
         assert isinstance(lhs.type, VectorType)
@@ -82,23 +86,6 @@ class LaneCompareOp(IRDLOperation):
         if self.mask.type != mask_of(type):
             raise VerifyException(f"the mask of {type} is {mask_of(type)}, not {self.mask.type}")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.kind.data}, ")
-        printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_string(" : ")
-        printer.print_attribute(self.lhs.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LaneCompareOp:
-        kind = parser.parse_identifier("a kind of comparison")
-        parser.parse_punctuation(",")
-        lhs = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        rhs = parser.parse_unresolved_operand()
-        parser.parse_punctuation(":")
-        type = parse_vector(parser)
-        return cls(kind, parser.resolve_operand(lhs, type), parser.resolve_operand(rhs, type))
-
 
 @irdl_op_definition
 class LaneSelectOp(IRDLOperation):
@@ -111,11 +98,16 @@ class LaneSelectOp(IRDLOperation):
     """
 
     name = "loop.lane_select"
-    mask = operand_def(VectorType)
-    lhs = operand_def(VectorType)
-    rhs = operand_def(VectorType)
-    result = result_def(VectorType)
+    mask = operand_def(VECTOR)
+    lhs = operand_def(VECTOR)
+    rhs = operand_def(VECTOR)
+    result = result_def(VECTOR)
     traits = traits_def(Pure())
+    custom_directives = (SameType, MaskType)
+    assembly_format = (
+        "$mask `,` $lhs `,` $rhs attr-dict `:` type($result) custom<SameType>(ref(type($result)), type($lhs)) "
+        "custom<SameType>(ref(type($result)), type($rhs)) custom<MaskType>(ref(type($result)), type($mask))"
+    )
 
     def __init__(self, mask: SSAValue, lhs: SSAValue, rhs: SSAValue):
         super().__init__(operands=[mask, lhs, rhs], result_types=[lhs.type])
@@ -127,27 +119,6 @@ class LaneSelectOp(IRDLOperation):
             raise VerifyException(f"{self.lhs.type} or {self.rhs.type}: expected two of {type}")
         if self.mask.type != mask_of(type):
             raise VerifyException(f"the mask of {type} is {mask_of(type)}, not {self.mask.type}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_string(" : ")
-        printer.print_attribute(self.result.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LaneSelectOp:
-        mask = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        lhs = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        rhs = parser.parse_unresolved_operand()
-        parser.parse_punctuation(":")
-        type = parse_vector(parser)
-        return cls(
-            parser.resolve_operand(mask, mask_of(type)),
-            parser.resolve_operand(lhs, type),
-            parser.resolve_operand(rhs, type),
-        )
 
 
 # Conversions of vectors, lane by lane, which upstream's `arith` has for scalars and between floats only.
@@ -173,9 +144,10 @@ class LaneConvertOp(IRDLOperation):
     """
 
     name = "loop.lane_convert"
-    source = operand_def(VectorType)
-    result = result_def(VectorType)
+    source = operand_def(VECTOR)
+    result = result_def(VECTOR)
     traits = traits_def(Pure())
+    assembly_format = "$source attr-dict `:` type($source) `to` type($result)"
 
     def __init__(self, source: SSAValue, result_type: VectorType):
         super().__init__(operands=[source], result_types=[result_type])
@@ -190,40 +162,8 @@ class LaneConvertOp(IRDLOperation):
             wanted = " or ".join(map(str, targets)) or f"a vector of {', '.join(map(str, LANE_CONVERSIONS))}"
             raise VerifyException(f"{source} as {result}: expected {wanted}")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.source)
-        printer.print_string(" : ")
-        printer.print_attribute(self.source.type)
-        printer.print_string(" to ")
-        printer.print_attribute(self.result.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> LaneConvertOp:
-        source = parser.parse_unresolved_operand()
-        parser.parse_punctuation(":")
-        type = parse_vector(parser)
-        parser.parse_keyword("to")
-        return cls(parser.resolve_operand(source, type), parse_vector(parser))
-
 
 # Vector accesses that upstream's `vector` lacks: with constant strides, under masks of consecutive lanes.
-
-index = IndexType()
-
-
-def parse_vector(parser: Parser) -> VectorType:
-    """A type that must be a vector's."""
-    position = parser.pos
-    type = parser.parse_type()
-    if not isinstance(type, VectorType):
-        parser.raise_error(f"expected a vector, got {type}", position)
-    return type
-
-
-def mask_of(type: VectorType) -> VectorType:
-    """The mask of a vector's lanes."""
-    return VectorType(i1, type.get_shape())
 
 
 @irdl_op_definition
@@ -239,7 +179,7 @@ class LaneMaskOp(IRDLOperation):
     name = "loop.lane_mask"
     lo = operand_def(IndexType)
     hi = operand_def(IndexType)
-    mask = result_def(VectorType)
+    mask = result_def(VECTOR)
     traits = traits_def(Pure())
     assembly_format = "$lo `,` $hi attr-dict `:` type($mask)"
 
@@ -257,20 +197,10 @@ class _StridedAccess(IRDLOperation):
     """The common verification of strided accesses."""
 
     def _check(self, buffer: SSAValue, indices: Sequence[SSAValue], vector: VectorType, mask: SSAValue | None) -> None:
-        assert isinstance(buffer.type, MemRefType)
-        if len(indices) != buffer.type.get_num_dims():
-            raise VerifyException(f"{len(indices)} indices into {buffer.type}: expected {buffer.type.get_num_dims()}")
-        if vector.get_element_type() != buffer.type.get_element_type():
+        if vector.get_element_type() != checked_buffer(buffer, len(indices)).get_element_type():
             raise VerifyException(f"{vector} and {buffer.type} differ in element type")
         if mask is not None and mask.type != mask_of(vector):
             raise VerifyException(f"the mask of {vector} is {mask_of(vector)}, not {mask.type}")
-
-
-def _print_address(printer: Printer, buffer: SSAValue, indices: Sequence[SSAValue], stride: int) -> None:
-    printer.print_ssa_value(buffer)
-    with printer.in_square_brackets():
-        printer.print_list(indices, printer.print_ssa_value)
-    printer.print_string(f" by {stride}")
 
 
 @irdl_op_definition
@@ -284,14 +214,20 @@ class StridedLoadOp(_StridedAccess):
     """
 
     name = "loop.strided_load"
-    buffer = operand_def(MemRefType)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
-    mask = opt_operand_def(VectorType)
-    otherwise = opt_operand_def(VectorType)
-    stride = prop_def(IntegerAttr)
-    result = result_def(VectorType)
+    mask = opt_operand_def(VECTOR)
+    otherwise = opt_operand_def(VECTOR)
+    stride = prop_def(IntegerAttr.constr(i64))
+    result = result_def(VECTOR)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(MemoryReadEffect())
+    custom_directives = (Clause, SameType, MaskType)
+    assembly_format = (
+        "$buffer `[` $indices `]` `by` $stride custom<Clause>(`where`, $mask) custom<Clause>(`else`, $otherwise) "
+        "attr-dict `:` type($buffer) `,` type($result) custom<SameType>(ref(type($result)), type($otherwise)) "
+        "custom<MaskType>(ref(type($result)), type($mask))"
+    )
 
     def __init__(
         self,
@@ -316,45 +252,6 @@ class StridedLoadOp(_StridedAccess):
         if self.otherwise is not None and self.otherwise.type != self.result.type:
             raise VerifyException(f"'else' gives {self.otherwise.type}: expected {self.result.type}")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        _print_address(printer, self.buffer, self.indices, self.stride.value.data)
-        if self.mask is not None and self.otherwise is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.mask)
-            printer.print_string(" else ")
-            printer.print_ssa_value(self.otherwise)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list((self.buffer.type, self.result.type), printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> StridedLoadOp:
-        buffer = parser.parse_unresolved_operand()
-        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
-        parser.parse_keyword("by")
-        stride = parser.parse_integer(allow_boolean=False)
-        mask = otherwise = None
-        if parser.parse_optional_keyword("where") is not None:
-            mask = parser.parse_unresolved_operand()
-            parser.parse_keyword("else")
-            otherwise = parser.parse_unresolved_operand()
-        attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        memory = parser.parse_type()
-        parser.parse_punctuation(",")
-        type = parse_vector(parser)
-        op = cls(
-            parser.resolve_operand(buffer, memory),
-            indices,
-            stride,
-            type,
-            None if mask is None else parser.resolve_operand(mask, mask_of(type)),
-            None if otherwise is None else parser.resolve_operand(otherwise, type),
-        )
-        op.attributes |= attributes
-        return op
-
 
 @irdl_op_definition
 class StridedStoreOp(_StridedAccess):
@@ -367,13 +264,18 @@ class StridedStoreOp(_StridedAccess):
     """
 
     name = "loop.strided_store"
-    value = operand_def(VectorType)
-    buffer = operand_def(MemRefType)
+    value = operand_def(VECTOR)
+    buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
-    mask = opt_operand_def(VectorType)
-    stride = prop_def(IntegerAttr)
+    mask = opt_operand_def(VECTOR)
+    stride = prop_def(IntegerAttr.constr(i64))
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(MemoryWriteEffect())
+    custom_directives = (Clause, MaskType)
+    assembly_format = (
+        "$value `,` $buffer `[` $indices `]` `by` $stride custom<Clause>(`where`, $mask) attr-dict "
+        "`:` type($buffer) `,` type($value) custom<MaskType>(ref(type($value)), type($mask))"
+    )
 
     def __init__(
         self,
@@ -388,39 +290,3 @@ class StridedStoreOp(_StridedAccess):
     def verify_(self) -> None:
         assert isinstance(self.value.type, VectorType)
         self._check(self.buffer, self.indices, self.value.type, self.mask)
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_ssa_value(self.value)
-        printer.print_string(", ")
-        _print_address(printer, self.buffer, self.indices, self.stride.value.data)
-        if self.mask is not None:
-            printer.print_string(" where ")
-            printer.print_ssa_value(self.mask)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list((self.buffer.type, self.value.type), printer.print_attribute)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> StridedStoreOp:
-        value = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        buffer = parser.parse_unresolved_operand()
-        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
-        parser.parse_keyword("by")
-        stride = parser.parse_integer(allow_boolean=False)
-        mask = parser.parse_unresolved_operand() if parser.parse_optional_keyword("where") else None
-        attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        memory = parser.parse_type()
-        parser.parse_punctuation(",")
-        type = parse_vector(parser)
-        op = cls(
-            parser.resolve_operand(value, type),
-            parser.resolve_operand(buffer, memory),
-            indices,
-            stride,
-            None if mask is None else parser.resolve_operand(mask, mask_of(type)),
-        )
-        op.attributes |= attributes
-        return op

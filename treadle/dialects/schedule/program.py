@@ -9,14 +9,13 @@ from itertools import pairwise
 from xdsl.dialects.builtin import StringAttr, SymbolNameConstraint
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, region_def, traits_def
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
 from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
 from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, Role, SplitOp
+from treadle.dialects.syntax import Body
 
 # What the levels of a schedule program are: pieces of axes, each used up once, arranged in one nest.
 
@@ -193,6 +192,8 @@ class ProgramOp(IRDLOperation):
     kind = prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), NoTerminator(), SymbolOpInterface())
+    custom_directives = (Body,)
+    assembly_format = "$sym_name `for` $kind attr-dict-with-keyword custom<Body>($body)"
 
     def __init__(self, name: str, kind: str, body: Region | Sequence[Operation]):
         region = body if isinstance(body, Region) else Region(Block(body))
@@ -231,21 +232,3 @@ class ProgramOp(IRDLOperation):
         if axes not in ([], [0]):
             raise VerifyException("schedule.axes comes once, as the first instruction")
         check_nest(self.instructions, self.kind.data)
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_symbol_name(self.sym_name.data)
-        printer.print_string(" for ")
-        printer.print_string_literal(self.kind.data)
-        printer.print_string(" ")
-        printer.print_region(self.body)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> ProgramOp:
-        name = parser.parse_symbol_name()
-        parser.parse_keyword("for")
-        kind = parser.parse_str_literal()
-        region = parser.parse_region()
-        if not region.blocks:
-            region.add_block(Block())
-        return cls(name.data, kind, region)

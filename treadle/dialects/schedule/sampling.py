@@ -175,14 +175,12 @@ class SampleOp(IRDLOperation):
     def __init__(
         self, label: str, values: Sequence[Choice], weights: Sequence[float] = (), taken: Choice | None = None
     ):
-        properties: dict[str, Attribute] = {
+        properties = {
             "label": StringAttr(label),
             "values": ArrayAttr([choice_attribute(value) for value in values]),
+            "weights": ArrayAttr([FloatAttr(float(weight), f64) for weight in weights]) if weights else None,
+            "taken": None if taken is None else choice_attribute(taken),
         }
-        if weights:
-            properties["weights"] = ArrayAttr([FloatAttr(float(weight), f64) for weight in weights])
-        if taken is not None:
-            properties["taken"] = choice_attribute(taken)
         super().__init__(properties=properties, result_types=[PARAM])
 
     @property
@@ -286,17 +284,15 @@ class SampleTileOp(IRDLOperation):
         lists = [[size] if isinstance(size, int) else list(size) for size in sizes]
         if all(isinstance(size, int) for size in sizes):
             lists = [[size for each in lists for size in each]]
-        properties: dict[str, Attribute] = {
+        properties = {
             "label": StringAttr(label),
             "sizes": ArrayAttr([DenseArrayBase.from_list(i64, each) for each in lists]),
             "least": IntegerAttr(bounds[0], i64),
             "most": IntegerAttr(bounds[1], i64),
             "step": IntegerAttr(step, i64),
+            "taken": None if taken is None else DenseArrayBase.from_list(i64, list(taken)),
         }
-        if taken is not None:
-            properties["taken"] = DenseArrayBase.from_list(i64, list(taken))
-        axis = [] if divisors_of is None else [divisors_of]
-        super().__init__(operands=[axis, list(beside)], properties=properties, result_types=[[PARAM] * count])
+        super().__init__(operands=[divisors_of, beside], properties=properties, result_types=[[PARAM] * count])
 
     @property
     def decision(self) -> tuple[int, ...] | None:
@@ -372,12 +368,10 @@ class SampleTileOp(IRDLOperation):
         axis: SSAValue | None = None
         if parser.parse_optional_keyword("divisors"):
             parser.parse_keyword("of")
-            axis = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+            axis = parser.parse_operand(AXIS)
         beside: list[SSAValue] = []
         if parser.parse_optional_keyword("beside"):
-            beside = parser.parse_comma_separated_list(
-                parser.Delimiter.PAREN, lambda: parser.resolve_operand(parser.parse_unresolved_operand(), PARAM)
-            )
+            beside = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(PARAM))
         parser.parse_keyword("product")
         least = parser.parse_integer(allow_negative=False)
         parser.parse_keyword("to")

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -42,6 +42,7 @@ from treadle.dialects.schedule.sampling import (
     sampled,
     sizes_attribute,
 )
+from treadle.dialects.syntax import Word
 
 Memory: TypeAlias = Literal["shared", "register"]
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
@@ -75,13 +76,12 @@ class StageOp(IRDLOperation):
         self, read: int, level: SSAValue, memory: Memory, vector: Size = 1, buffers: Size = 1, *, is_async: bool = False
     ):
         sizes = [vector, buffers]
-        properties: dict[str, Attribute] = {
+        properties = {
             "read": IntegerAttr(read, i64),
             "numbers": sizes_attribute(sizes),
             "memory": StringAttr(memory),
+            "is_async": UnitAttr() if is_async else None,
         }
-        if is_async:
-            properties["is_async"] = UnitAttr()
         super().__init__(operands=[level, sampled(sizes)], properties=properties)
 
     @property
@@ -119,7 +119,7 @@ class StageOp(IRDLOperation):
     def parse(cls, parser: Parser) -> StageOp:
         read = parser.parse_integer(allow_negative=False)
         parser.parse_keyword("at")
-        level = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+        level = parser.parse_operand(AXIS)
         parser.parse_keyword("in")
         memory = cast("Memory", parser.parse_str_literal())
         vector = parse_size(parser) if parser.parse_optional_keyword("vector") else 1
@@ -143,6 +143,8 @@ class MarkOp(IRDLOperation):
     mark = prop_def(StringAttr)
     level = operand_def(AxisType)
     traits = traits_def()
+    custom_directives = (Word,)
+    assembly_format = "custom<Word>($mark) $level attr-dict"
 
     def __init__(self, mark: Mark, level: SSAValue):
         super().__init__(operands=[level], properties={"mark": StringAttr(mark)})
@@ -150,15 +152,6 @@ class MarkOp(IRDLOperation):
     def verify_(self) -> None:
         if self.mark.data not in MARKS:
             raise VerifyException(f"unknown mark {self.mark.data!r}: expected {', '.join(MARKS)}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.mark.data} ")
-        printer.print_ssa_value(self.level)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> MarkOp:
-        mark = cast("Mark", parser.parse_identifier())
-        return cls(mark, parser.resolve_operand(parser.parse_unresolved_operand(), AXIS))
 
 
 @irdl_op_definition
@@ -180,7 +173,7 @@ class TemplateOp(IRDLOperation):
 
     def __init__(self, template: str, knobs: Sequence[tuple[str, Choice | SSAValue]]):
         given = {name: choice_attribute(value) for name, value in knobs if not isinstance(value, SSAValue)}
-        properties: dict[str, Attribute] = {
+        properties = {
             "template": StringAttr(template),
             "names": ArrayAttr([StringAttr(name) for name, _ in knobs]),
             "given": DictionaryAttr(given),

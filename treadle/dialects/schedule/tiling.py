@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast, get_args
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -122,7 +122,7 @@ class SplitOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SplitOp:
-        axis = parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
+        axis = parser.parse_operand(AXIS)
         parser.parse_keyword("by")
         return cls(axis, parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_size(parser)))
 
@@ -141,6 +141,7 @@ class FuseOp(IRDLOperation):
     axes = var_operand_def(AxisType)
     axis = result_def(AxisType)
     traits = traits_def()
+    assembly_format = "$axes attr-dict"
 
     def __init__(self, axes: Sequence[SSAValue]):
         super().__init__(operands=[list(axes)], result_types=[AXIS])
@@ -148,15 +149,6 @@ class FuseOp(IRDLOperation):
     def verify_(self) -> None:
         if len(self.axes) < 2:
             raise VerifyException(f"{len(self.axes)} axes: expected at least 2")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_list(self.axes, printer.print_ssa_value)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> FuseOp:
-        axes = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
-        return cls([parser.resolve_operand(axis, AXIS) for axis in axes])
 
 
 @irdl_op_definition
@@ -180,12 +172,11 @@ class ArrangeOp(IRDLOperation):
     traits = traits_def()
 
     def __init__(self, groups: Sequence[tuple[Role, Sequence[SSAValue]]], min_blocks_per_sm: int | None = None):
-        properties: dict[str, Attribute] = {
+        properties = {
             "roles": ArrayAttr([StringAttr(role) for role, _ in groups]),
             "counts": DenseArrayBase.from_list(i64, [len(levels) for _, levels in groups]),
+            "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
         }
-        if min_blocks_per_sm is not None:
-            properties["min_blocks_per_sm"] = IntegerAttr(min_blocks_per_sm, i64)
         super().__init__(operands=[[level for _, levels in groups for level in levels]], properties=properties)
 
     @property
@@ -220,9 +211,7 @@ class ArrangeOp(IRDLOperation):
     def parse(cls, parser: Parser) -> ArrangeOp:
         groups: list[tuple[Role, Sequence[SSAValue]]] = []
         while (role := _parse_role(parser)) is not None:
-            levels = parser.parse_comma_separated_list(
-                parser.Delimiter.PAREN, lambda: parser.resolve_operand(parser.parse_unresolved_operand(), AXIS)
-            )
+            levels = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(AXIS))
             groups.append((role, levels))
         least = None
         if parser.parse_optional_keyword("min_blocks_per_sm"):

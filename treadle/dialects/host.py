@@ -1,4 +1,7 @@
-"""The planned program of a module: its buffers, the launches of its kernels in order, loops and branches."""
+"""The host dialect: the program that launches a module's kernels, in order, on planned memory; loops and branches.
+
+It refers to buffers by kind and offset, and to kernels by their symbols; it does not depend on what a kernel computes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, StringAttr, SymbolRefAttr, i1, i64
-from xdsl.ir import Attribute, Region, SSAValue
+from xdsl.ir import Attribute, Dialect, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -25,9 +28,10 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, MemoryReadEffect, MemoryWriteEffect, NoTerminator, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.dispatch_tree import PredictedAttr, TreeAttr, parse_dispatch, print_dispatch
+from treadle.dialects.dispatch_tree import DISPATCH, PredictedAttr, TreeAttr
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.location import NamesNodes
+from treadle.dialects.syntax import Body
 
 
 def _is_extent(type: MemRefType) -> bool:
@@ -64,11 +68,8 @@ class BufferOp(IRDLOperation):
         position: int | None = None,
         value: BlobAttr | InlineAttr | None = None,
     ):
-        properties: dict[str, Attribute] = {"kind": StringAttr(kind)}
-        if position is not None:
-            properties["position"] = IntegerAttr(position, i64)
-        if value is not None:
-            properties["value"] = value
+        number = None if position is None else IntegerAttr(position, i64)
+        properties = {"kind": StringAttr(kind), "position": number, "value": value}
         super().__init__(properties=properties, result_types=[type])
 
     @property
@@ -148,6 +149,8 @@ class DispatchOp(IRDLOperation, NamesNodes):
     extents = var_operand_def(MemRefType)
     launches = region_def("single_block")
     traits = traits_def(NoTerminator(), RecursiveMemoryEffect())
+    custom_directives = (Body,)
+    assembly_format = f"{DISPATCH} custom<Body>($launches) attr-dict-with-keyword"
 
     def __init__(self, tree: TreeAttr, extents: Sequence[SSAValue], launches: Region):
         super().__init__(operands=[extents], properties={"tree": tree}, regions=[launches])
@@ -162,16 +165,6 @@ class DispatchOp(IRDLOperation, NamesNodes):
             self.predicted.check(len(ops))
         if not all(isinstance(t, MemRefType) and _is_extent(t) for t in self.extents.types):
             raise VerifyException(f"extents of types {', '.join(map(str, self.extents.types))}: expected one i64 each")
-
-    def print(self, printer: Printer) -> None:
-        print_dispatch(printer, self.tree, self.extents, self.launches, self.attributes)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> DispatchOp:
-        tree, extents, launches, attributes = parse_dispatch(parser)
-        op = cls(tree, extents, launches)
-        op.attributes |= attributes
-        return op
 
 
 @irdl_op_definition
@@ -244,9 +237,7 @@ class LoopOp(IRDLOperation, NamesNodes):
         rows: Sequence[SSAValue],
         own: tuple[SSAValue, Sequence[SSAValue], SSAValue],
     ):
-        properties: dict[str, Attribute] = {"body": SymbolRefAttr(body)}
-        if times is not None:
-            properties["times"] = IntegerAttr(times, i64)
+        properties = {"body": SymbolRefAttr(body), "times": None if times is None else IntegerAttr(times, i64)}
         super().__init__(operands=[tests, *states, read, rows, *own], properties=properties)
 
     def verify_(self) -> None:
@@ -307,3 +298,8 @@ class IfOp(IRDLOperation, NamesNodes):
 
 def _is_one(type: Attribute, element: Attribute) -> bool:
     return isinstance(type, MemRefType) and type.get_element_type() == element and prod(type.get_shape()) == 1
+
+
+HOST = Dialect("host", [BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp, ReturnOp], [])
+
+__all__ = ["HOST", "BufferOp", "DispatchOp", "IfOp", "LaunchOp", "LoopOp", "ReturnOp"]
