@@ -35,7 +35,6 @@ from treadle.schedules.work.lowered import count_gpu_work, count_work
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target, TargetKind
 from treadle.tuning.device_timer import GpuLibrary
-from treadle.tuning.measure import Library
 from treadle.tuning.tasks import GroupTask
 from treadle.tuning.workers import Failed, OutOfTimeError, Workers, endless
 
@@ -44,14 +43,16 @@ from treadle.tuning.workers import Failed, OutOfTimeError, Workers, endless
 class Printed:
     """A candidate's text and work, or the reason why there is none.
 
-    launches: of a GPU's kernels, each of which names its unit; zeroed_bytes: of the memory that they find zero
+    units: of C; kernels, launches: of CUDA, each launch of which names its kernel
+    zeroed_bytes: of the memory that kernels find zero
     """
 
     candidate: Candidate
-    units: tuple[Unit, ...] | tuple[CudaUnit, ...] = ()
+    units: tuple[Unit, ...] = ()
     work: AnyWork | None = None
     arena_bytes: int = 0
     error: str | None = None
+    kernels: tuple[CudaUnit, ...] = ()
     launches: tuple[KernelLaunch, ...] = ()
     zeroed_bytes: int = 0
 
@@ -61,7 +62,7 @@ class Built:
     """A candidate's library, or the reason why there is none."""
 
     candidate: Candidate
-    library: Library = b""
+    library: bytes = b""
     arena_bytes: int = 0
     error: str | None = None
 
@@ -93,7 +94,7 @@ def _with_c(found: Printed, module: ModuleOp, program: Program) -> Printed:
 def _with_cuda(found: Printed, module: ModuleOp, program: Program) -> Printed:
     units, launches = printed_launches(module, program)
     memory = {"arena_bytes": program.arena_bytes, "zeroed_bytes": program.zeroed_bytes}
-    return replace(found, units=units, launches=launches, **memory)
+    return replace(found, kernels=units, launches=launches, **memory)
 
 
 _PRINTED: Mapping[TargetKind, Callable[[Printed, ModuleOp, Program], Printed]] = {"cpu": _with_c, "cuda": _with_cuda}
@@ -119,13 +120,13 @@ def built(given: Printed, target_text: str) -> Built:
     return Built(given.candidate, library, given.arena_bytes)
 
 
-def _library(given: Printed, target: Target) -> Library:
-    """Compiles a candidate's units. Raises what the compilers raise."""
-    units = [each for each in given.units if isinstance(each, Unit)]
-    if units:
-        return build_library(units, target=target).read_bytes()
-    images = {each.name: compile_cubin(each, target).image for each in given.units if isinstance(each, CudaUnit)}
-    return GpuLibrary(tuple(launch_of(each, images[each.kernel]) for each in given.launches), given.zeroed_bytes)
+def _library(given: Printed, target: Target) -> bytes:
+    """Compiles a candidate's text. Raises what the compilers raise."""
+    if given.units:
+        return build_library(given.units, target=target).read_bytes()
+    images = {each.name: compile_cubin(each, target).image for each in given.kernels}
+    launches = tuple(launch_of(each, images[each.kernel]) for each in given.launches)
+    return GpuLibrary(launches, given.zeroed_bytes).packed()
 
 
 def _is_of_machine(error: TreadleError) -> bool:

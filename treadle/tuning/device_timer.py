@@ -7,6 +7,7 @@ are larger than L2.
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -46,6 +47,17 @@ class GpuLibrary:
 
     launches: tuple[Launch, ...]
     zeroed_bytes: int = 0
+
+    def packed(self) -> bytes:
+        """What travels between processes of one machine, and nowhere else."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def unpacked(library: bytes) -> GpuLibrary:
+        """What `packed` gave."""
+        found = pickle.loads(library)  # noqa: S301  # from a worker, whose results are pickled anyhow
+        assert isinstance(found, GpuLibrary)
+        return found
 
 
 @cache

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 from treadle.passes.schedule.instance import group_of
-from treadle.target import Target
+from treadle.target import Target, TargetKind
 from treadle.tuning.child import Child
 from treadle.tuning.device_timer import DeviceLostError, DeviceTimer, GpuLibrary, device_name, this_device
 from treadle.tuning.workers import Workers, reason_of
@@ -193,20 +193,17 @@ _LARGEST = 8.0
 """The bound of the inputs' absolute values: functions such as exp do not overflow."""
 
 
-Library: TypeAlias = bytes | GpuLibrary
-"""A candidate's code: a shared library for a CPU, or kernels and their launches."""
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Libraries that compute the same group, to be timed together.
 
-    text: the group's program; libraries: for a CPU their bytes; seconds: limit of the timing
+    text: the group's program; libraries: their bytes, for a GPU those of `GpuLibrary.packed`
+    seconds: limit of the timing
     extents: what the last inputs hold, of a group of a ranged model
     """
 
     text: str
-    libraries: tuple[Library, ...]
+    libraries: tuple[bytes, ...]
     arena_bytes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -214,6 +211,7 @@ class Comparison:
     threads: int
     seconds: float
     extents: tuple[int, ...] = ()
+    kind: TargetKind = "cpu"
 
 
 @dataclass(frozen=True)
@@ -327,15 +325,14 @@ def timings(comparison: Comparison) -> list[Timing]:
 
 
 def _timer(
-    comparison: Comparison, inputs: Sequence[Array], libraries: Sequence[Library]
+    comparison: Comparison, inputs: Sequence[Array], libraries: Sequence[bytes]
 ) -> InterleavedTimer | DeviceTimer:
     """What times libraries of one kind on this machine."""
     constants, outputs, arena = comparison.constants, comparison.outputs, comparison.arena_bytes
-    images = [each for each in libraries if isinstance(each, bytes)]
-    if images:
-        return InterleavedTimer(images, arena, Operands(inputs, outputs, constants, CACHE_BYTES), comparison.threads)
-    kernels = [each for each in libraries if isinstance(each, GpuLibrary)]
-    return DeviceTimer(this_device(), kernels, arena, inputs, outputs, constants)
+    if comparison.kind == "cuda":
+        kernels = [GpuLibrary.unpacked(each) for each in libraries]
+        return DeviceTimer(this_device(), kernels, arena, inputs, outputs, constants)
+    return InterleavedTimer(libraries, arena, Operands(inputs, outputs, constants, CACHE_BYTES), comparison.threads)
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> list[Array]:

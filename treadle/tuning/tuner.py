@@ -312,6 +312,7 @@ class Tuner:
             comparison = Comparison(
                 task.text, tuple(each.library for each in ready), max(each.arena_bytes for each in ready),
                 task.inputs, task.outputs, task.constants, self._options.threads, seconds, task.extents or (),
+                self._target.kind,
             )  # fmt: skip
             found |= {id(b): timing for b, timing in zip(ready, self._measurer.measure(comparison), strict=True)}
         return [found[id(each)] for each in builds]

@@ -24,7 +24,7 @@ from treadle.passes.schedule.instance import group_program
 from treadle.schedules.search.database import Database, Record, read_entry
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.learned import features
-from treadle.schedules.search.predict import cpu_seconds
+from treadle.schedules.search.predict import predicted_seconds
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.trials import Trial, seconds_of
 from treadle.schedules.work.cpu_work import Body, Reuse, Work
@@ -123,7 +123,7 @@ def test_numbers_of_usual_sizes_can_be_computed_with(tmp_path: Path) -> None:
     (work,) = [trial.work for trial in Database(tmp_path).trials(DIGEST, HERE) if trial.work not in (None, WORK)]
     assert work is not None
     target = Target.parse("cpu")
-    assert 0 < cpu_seconds(work, target) < float("inf")
+    assert 0 < predicted_seconds(work, target) < float("inf")
     assert all(map(isfinite, features(work, target)))
 
 

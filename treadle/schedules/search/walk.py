@@ -281,7 +281,7 @@ def roulette(weights: Mapping[int, float], drawn: float) -> int:
     return max(weights)
 
 
-_BEGINNINGS = ("smallest", "best", "random", "best")
+_BEGINNINGS = ("best", "random", "smallest", "random")
 """Where walks begin, in turn."""
 _LOOKS = 8
 """Random states of each program that are predicted before walks, which then begin with the best programs. Without them
@@ -298,6 +298,8 @@ class WalkSettings:
 
     benefits: `model` weighs an action by the predicted throughput after it over that before it, `paper` by the printed
         formulas
+    sharpness: how much better an action has to be to be chosen grows with it at each step, where the model weighs; 0 is
+        the paper's choice
     temperature, threshold: the temperature halves with each step, until it is below the threshold: 100 steps
     states: walks are taken until so many states were predicted, every other walk from a random state. For the four
         products of `benchmarks/strategies.py` the best states of 400 take 1.00 to 1.03 of those of 800 on sm_80, of
@@ -306,6 +308,7 @@ class WalkSettings:
     """
 
     benefits: Literal["model", "paper"] = "model"
+    sharpness: float = 1.0
     temperature: float = 1.0
     threshold: float = 2.0**-100
     states: int = 400
@@ -449,7 +452,13 @@ class Walk:
             )
             if benefit > 0:
                 found[n] = benefit * (cache_weight(step) if action.kind == "cache" else 1.0)
-        return found
+        return self._sharpened(found, step) if self._settings.benefits == "model" and found else found
+
+    def _sharpened(self, weights: Mapping[int, float], step: int) -> dict[int, float]:
+        """Weights to a power that grows with the steps, as it cools: of actions that are nearly as good as each other,
+        which most are, the paper's weights choose almost at random."""
+        most, power = max(weights.values()), 1 + self._settings.sharpness * step
+        return {n: (weight / most) ** power for n, weight in weights.items()}
 
     def _by_model(self, state: Candidate, action: Action) -> float:
         """Predicted throughput after the action over that before it; going on to the next level changes nothing."""
