@@ -333,7 +333,7 @@ class Walk:
         self._explored, self._predict, self._seed = explored, predict, seed
         self._settings = WalkSettings() if settings is None else settings
         self._seconds: dict[Candidate, float | None] = {}
-        self._predicted = 0
+        self.predicted = 0
         """States that have a predicted time."""
         self._best = dict[str, float]()
         """The best predicted seconds of each program so far."""
@@ -363,18 +363,18 @@ class Walk:
     def _round(self) -> bool:
         """Walks over all programs; whether that met a state that was not known. What was measured does not matter: an
         interrupted search goes on as if it had not been."""
-        before = self._predicted
+        before = self.predicted
         with self._explored.counted(self._rounds):
             self._walks(Random(f"{self._seed} {self._rounds}"), before)
         self._rounds += 1
-        return self._predicted > before
+        return self.predicted > before
 
     def _walks(self, random: Random, before: int) -> None:
         names = [name for name, program in self._explored.task.by_name.items() if levels_of(program)]
         self._look(names, random)
         for number in range(self._settings.walks):
             for name in sorted(names, key=lambda name: self._best.get(name, inf)):
-                if self._predicted < before + self._settings.states:
+                if self.predicted < before + self._settings.states:
                     start = self.start(name, random, _BEGINNINGS[number % 4])
                     names = names if self.walk(name, random, start) else [each for each in names if each != name]
 
@@ -432,7 +432,7 @@ class Walk:
         for candidate, seconds in zip(legal, self._predict(legal), strict=True):
             self._seconds[candidate] = seconds
             if seconds is not None:
-                self._predicted += 1
+                self.predicted += 1
                 self._best[candidate.program] = min(seconds, self._best.get(candidate.program, inf))
         return [each for each in candidates if self._seconds[each] is not None]
 
