@@ -102,19 +102,7 @@ def test_a_kernel_that_fails_ends_the_process_that_has_the_device() -> None:
         timed.outputs(0)
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("sm_80", None),
-        ("sm_86", "numpy: the GPU does not run code for sm_86; accepted: --target sm_80"),
-        ("sm_90a", "numpy: the GPU does not run code for sm_90a; accepted: --target sm_80"),
-    ],
-)
-def test_code_for_another_gpu_is_not_timed(target: str, message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("target", "name"), [("sm_80", "numpy"), ("sm_86", ""), ("sm_90a", "")])
+def test_code_for_another_gpu_is_not_timed(target: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_timer, "this_device", lambda: Device(100))
-    if message is None:
-        assert device_name(target) == "numpy"
-        return
-    with pytest.raises(TreadleError) as caught:
-        device_name(target)
-    assert str(caught.value) == message
+    assert device_name(target) == name

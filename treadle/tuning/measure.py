@@ -256,9 +256,8 @@ class LocalMeasurer:
         return _isolating(comparison, self._run)
 
     def device(self, target: Target) -> str:
-        """What times are times of: the GPU's name, or nothing for this machine's processor. TreadleError if the GPU
-        does not run the target's code."""
-        return self._child.call(partial(device_name, str(target)), _PATIENCE) if target.is_cuda else ""
+        """What this machine's GPU is called; empty if it does not run the target's code."""
+        return self._child.call(partial(device_name, str(target)), _PATIENCE)
 
     def _run(self, comparison: Comparison) -> list[Timing]:
         try:

@@ -96,16 +96,15 @@ def tune(
     started = time.monotonic()
     _check(seconds, trials, strategy)
     given = resolve_target(target)
-    is_predicted = given.is_cuda and measurer is None and why_no_gpu() is not None
-    if not stale and not is_predicted and not can_learn():
-        print(f"warning: {MISSING}", file=sys.stderr)
     with ExitStack() as stack:
-        workers, how = stack.enter_context(_workers(executor, scheduler, given)), PREDICTED if is_predicted else ""
+        workers = stack.enter_context(_workers(executor, scheduler, given))
         if measurer is None:
             measurer = LocalMeasurer() if scheduler is None else RemoteMeasurer(workers)
             stack.callback(measurer.close)
-        if isinstance(measurer, LocalMeasurer) and not is_predicted:
-            how = measurer.device(given)
+        how = _how(measurer, given)
+        is_predicted = how == PREDICTED
+        if not stale and not is_predicted and not can_learn():
+            print(f"warning: {MISSING}", file=sys.stderr)
         target, options = workers.machine.target, CompileOptions(parse_precision(precision))
         tasks = tasks_of_model(Path(model), target, normalized(shapes), options, groups, rules, weights, constants)
         is_ranged = any(task.points for task in tasks)
@@ -113,7 +112,9 @@ def tune(
             raise TreadleError("the model has a range", "tune", "a search, which measures its entries anew")
         if is_predicted and (stale or is_ranged):
             what = "--stale" if stale else "a model with a range"
-            raise TreadleError(f"{what} needs kernels that are timed; {why_no_gpu()}", "tune", "a machine with the GPU")
+            raise TreadleError(
+                f"{what} needs kernels that are timed", "tune", f"a machine with a GPU for {target.name}"
+            )
         own = load_environment().num_threads if scheduler is None else target.cores
         is_here = isinstance(measurer, LocalMeasurer) and not (is_predicted or stale or is_ranged)
         search = Options(
@@ -162,6 +163,13 @@ class _Run:
         stale = [each.task for each in entries]
         tuner = Tuner(stale, self.database, self.options, self.workers, self.measurer, show=self.show)
         return tuner.remeasure([each.candidate for each in entries])
+
+
+def _how(measurer: Measurer, target: Target) -> str:
+    """How times of a GPU's kernels come about: on which device, or by prediction where none runs the target's code."""
+    if not target.is_cuda or not isinstance(measurer, LocalMeasurer):
+        return ""
+    return PREDICTED if why_no_gpu() is not None else measurer.device(target) or PREDICTED
 
 
 def _why_alone(is_ranged: bool, seconds: float) -> str:
