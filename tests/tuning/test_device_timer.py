@@ -15,8 +15,11 @@ from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.executor import Launch
 from treadle.backends.interface import BufferRef, TensorSpec
 from treadle.errors import TreadleError
+from treadle.target import Target
 from treadle.tuning import device_timer
+from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.device_timer import DeviceLostError, DeviceTimer, GpuLibrary, device_name
+from treadle.tuning.measure import LocalMeasurer
 
 SIZE = 8
 SPEC = TensorSpec("y", (SIZE,), np.dtype(np.float32))
@@ -106,3 +109,12 @@ def test_a_kernel_that_fails_ends_the_process_that_has_the_device() -> None:
 def test_code_for_another_gpu_is_not_timed(target: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_timer, "this_device", lambda: Device(100))
     assert device_name(target) == name
+
+
+def test_a_device_that_ends_its_process_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(self: Child, function: object, seconds: float) -> str:
+        raise CallEndedError("it did not end within 30 seconds")
+
+    monkeypatch.setattr(Child, "call", call)
+    with pytest.raises(TreadleError, match="the GPU cannot be opened: it did not end within 30 seconds"):
+        LocalMeasurer().device(Target.parse("sm_80"))

@@ -26,7 +26,7 @@ from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
 from treadle.passes.schedule.instance import group_of
 from treadle.target import Target, TargetKind
-from treadle.tuning.child import Child
+from treadle.tuning.child import CallEndedError, Child
 from treadle.tuning.device_timer import DeviceLostError, DeviceTimer, GpuLibrary, device_name, this_device
 from treadle.tuning.workers import Workers, reason_of
 
@@ -256,8 +256,14 @@ class LocalMeasurer:
         return _isolating(comparison, self._run)
 
     def device(self, target: Target) -> str:
-        """What this machine's GPU is called; empty if it does not run the target's code."""
-        return self._child.call(partial(device_name, str(target)), _PATIENCE)
+        """What this machine's GPU is called; empty if it does not run the target's code. TreadleError if it cannot be
+        opened."""
+        try:
+            return self._child.call(partial(device_name, str(target)), _PATIENCE)
+        except CallEndedError as error:
+            raise TreadleError(
+                f"the GPU cannot be opened: {error}", "tune", "a GPU that other programs can use"
+            ) from error
 
     def _run(self, comparison: Comparison) -> list[Timing]:
         try:
