@@ -12,7 +12,7 @@ from treadle.passes.registry import parse_passes
 from treadle.target import KIB, TARGETS, Target
 
 
-@pytest.mark.parametrize("name", ["cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"])
+@pytest.mark.parametrize("name", ["cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"])
 def test_parse_returns_the_target_of_that_name(name: str) -> None:
     assert Target.parse(name).name == name
 
@@ -73,12 +73,12 @@ def test_the_text_of_a_target_is_an_option_of_a_pass(target: Target) -> None:
 
 
 def test_a_target_that_is_not_in_the_table() -> None:
-    orin = Target("sm_87", "cuda", "Orin", 5e12, 2e11, warp_size=32, multiprocessors=16)
+    orin = Target("sm_88", "cuda", "Orin", 5e12, 2e11, warp_size=32, multiprocessors=16)
     assert str(orin) == (
-        "sm_87{kind=cuda device='Orin' peak_f32=5000000000000.0 peak_bandwidth=200000000000.0 warp_size=32 "
+        "sm_88{kind=cuda device='Orin' peak_f32=5000000000000.0 peak_bandwidth=200000000000.0 warp_size=32 "
         "multiprocessors=16}"
     )
-    assert Target.parse(str(orin)) == orin and orin.capability == 87
+    assert Target.parse(str(orin)) == orin and orin.capability == 88
     assert Target.parse("zen4{kind=cpu device='Zen 4' peak_f32=1 peak_bandwidth=1}").vector_bytes == 16
 
 
@@ -95,7 +95,7 @@ UNREADABLE = {
     "sm_80{multiprocessors=1 multiprocessors=2}": "field 'multiprocessors' is given twice; accepted: each field once",
     "sm_80{multiprocessors=1.5}": "multiprocessors is '1.5'; accepted: a whole number",
     "sm_80{peak_f32=fast}": "peak_f32 is 'fast'; accepted: a number",
-    "sm_87{multiprocessors=16}": "target 'sm_87' has no kind and no device and no peak_f32 and no peak_bandwidth",
+    "sm_88{multiprocessors=16}": "target 'sm_88' has no kind and no device and no peak_f32 and no peak_bandwidth",
     "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, sm_80",
     "sm_80{multiprocessors=0}": "target 'sm_80': multiprocessors is 0; accepted: a whole number from 1 to",
     "sm_80{multiprocessors=9999999999999}": "accepted: a whole number from 1 to 1099511627776",
@@ -139,6 +139,7 @@ def test_limits_of_ampere_differ_by_chip() -> None:
 LIMITS = {
     "sm_80": (2048, 32, 164, 163),
     "sm_86": (1536, 16, 100, 99),
+    "sm_87": (1536, 16, 164, 163),
     "sm_89": (1536, 24, 100, 99),
     "sm_90": (2048, 32, 228, 227),
     "sm_90a": (2048, 32, 228, 227),
@@ -168,6 +169,7 @@ def test_every_gpu_has_its_limits_checked() -> None:
 CHIPS = {
     "sm_80": (64, 1.410, 5120, 3.186),
     "sm_86": (128, 1.695, 384, 19.5),
+    "sm_87": (128, 1.300, 256, 6.4),
     "sm_89": (128, 2.520, 384, 21.0),
     "sm_90": (128, 1.980, 5120, 5.2376),
     "sm_100": (128, 1.980, 8192, 7.8125),
@@ -192,7 +194,7 @@ def test_peaks_follow_from_the_chip(name: str, chip: tuple[int, float, int, floa
     [
         ("sm_80", True),
         ("sm_80{peak_int8_tensor=0}", False),
-        ("sm_87{kind=cuda device=Orin peak_f32=1 peak_bandwidth=1 warp_size=32}", False),
+        ("sm_88{kind=cuda device=Orin peak_f32=1 peak_bandwidth=1 warp_size=32}", False),
         ("cpu", False),
         ("cpu{matrix_unit=vnni}", True),
         ("cpu{peak_int8_tensor=1e12}", False),
@@ -226,7 +228,7 @@ def test_sm_90a_is_sm_90_by_another_name() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [((8, 0), "sm_80"), ((8, 7), "sm_86"), ((9, 0), "sm_90a"), ((10, 3), "sm_100"), ((12, 1), "sm_120")],
+    [((8, 0), "sm_80"), ((8, 7), "sm_87"), ((8, 8), "sm_87"), ((9, 0), "sm_90a"), ((10, 3), "sm_100"), ((12, 1), "sm_120")],
 )
 def test_a_device_gets_the_newest_target_that_it_runs(capability: tuple[int, int], name: str) -> None:
     assert Target.for_capability(*capability).name == name

@@ -219,7 +219,7 @@ class Target:
     def parse(text: str) -> Target:
         """The target of a text: `cpu`, `sm_80`, or one with other values, such as `sm_80{multiprocessors=56}`.
 
-        A name that is not in the table needs every field without a default: `sm_87{kind=cuda device='Orin' ...}`.
+        A name that is not in the table needs every field without a default: `sm_88{kind=cuda device='Orin' ...}`.
         `cuda` (the GPU of this machine) is an alias that the caller resolves, since this module asks
         no device. Raises `TreadleError` with what is accepted.
         """
@@ -350,6 +350,7 @@ def _gpu(
 # Peaks are multiprocessors x lanes x 2 x boost clock, as the manufacturer prints them:
 #   sm_80    NVIDIA A100 80GB SXM data sheet
 #   sm_86    GA102 whitepaper, GeForce RTX 3090; f16 with f32 accumulators, which is half of that with f16
+#   sm_87    Jetson AGX Orin series technical brief, 64 GB at 1.3 GHz; the sparse numbers halved
 #   sm_89    Ada whitepaper, GeForce RTX 4090; the same
 #   sm_90    H100 whitepaper, table of the SXM5 at its boost clocks (the data sheet rounds to 67, 989 and 3350)
 #   sm_100   HGX B200 data sheet and, for the bandwidth, DGX B200 data sheet, divided by eight GPUs; the sparse numbers
@@ -437,6 +438,20 @@ TARGETS: Mapping[str, Target] = {
             bandwidth_gb=936,
             mhz=1695,
             l2_mib=6,
+            l2_bytes_per_cycle=32,
+        ),
+        _gpu(
+            "sm_87",
+            "Jetson AGX Orin 64GB",
+            multiprocessors=16,
+            warps=48,
+            blocks=16,
+            shared_kib=164,
+            tflops=(5.325, 42.6, 21.3),
+            int8_tops=85.2,
+            bandwidth_gb=204.8,
+            mhz=1300,
+            l2_mib=4,
             l2_bytes_per_cycle=32,
         ),
         _gpu(
