@@ -74,16 +74,14 @@ def cpu_terms(work: Work, target: Target, seen: Seen = PREFETCHED) -> dict[str, 
     return terms
 
 
-_GPU_LAUNCH_SECONDS = 3e-6
-"""Fitted with the memory's latency of Hopper; 5.7e-6 where events around a launch are part of what is measured, which
-take 2.6 of them."""
+_GPU_LAUNCH_SECONDS = 2e-6
 _BARRIER_CYCLES = 30.0
 _ISSUED_PER_CYCLE = 4.0
 """Instructions of warps that a multiprocessor starts."""
 _SHARED_PARTS = 2.0
 """Parts in which a block loads what it multiplies between two barriers: the first one is waited for.
 
-As the two above assumed; with them a product on tensor cores of an A100 takes 76 % of its peak
+As the two above, and the launch's time, assumed; with them a product on tensor cores of an A100 takes 76 % of its peak
 with two blocks of 128 x 128 a multiprocessor, 62 % with one, where a simulation of its machine code gave 69 and 58."""
 
 
