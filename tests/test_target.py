@@ -228,7 +228,7 @@ def test_sm_90a_is_sm_90_by_another_name() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [((8, 0), "sm_80"), ((8, 7), "sm_87"), ((8, 8), "sm_87"), ((9, 0), "sm_90a"), ((10, 3), "sm_100"), ((12, 1), "sm_120")],
+    [((8, 0), "sm_80"), ((8, 8), "sm_87"), ((9, 0), "sm_90a"), ((10, 3), "sm_100"), ((12, 1), "sm_120")],
 )
 def test_a_device_gets_the_newest_target_that_it_runs(capability: tuple[int, int], name: str) -> None:
     assert Target.for_capability(*capability).name == name
