@@ -1,6 +1,6 @@
 """Gensor's walk against as many random draws, and the default, by predicted times: the operators of its table IV.
 
-    python -m benchmarks.walks [--target sm_89] [--operators M1 C2 ...] [--seeds 3]
+    python -m benchmarks.walks [--target sm_89] [--operators M1 C2 ...] [--seeds 3] [--sharpness 1]
 
 Prints predicted microseconds: of the default schedule, and medians over the seeds of what a walk finds in nests, and of
 the best of as many random nests as the walk predicted. Source: Gensor (2025), table IV.
@@ -26,7 +26,7 @@ from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.search.candidate import Task
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.strategy import Explored
-from treadle.schedules.search.walk import Walk
+from treadle.schedules.search.walk import Walk, WalkSettings
 from treadle.target import Target
 
 Shape = tuple[int, ...]
@@ -67,7 +67,9 @@ OPERATORS: Mapping[str, Callable[[], ModuleOp]] = {
 }
 
 
-def compared(module: ModuleOp, target: Target, seeds: int) -> tuple[float, float, float]:
+def compared(
+    module: ModuleOp, target: Target, seeds: int, settings: WalkSettings | None = None
+) -> tuple[float, float, float]:
     """Predicted seconds: of the default, of walks, of random draws."""
     lower(treadle_context(), module, target, to="fuse")
     fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
@@ -75,7 +77,7 @@ def compared(module: ModuleOp, target: Target, seeds: int) -> tuple[float, float
     task = Task(whole.anchor, target, tuple(each for each in whole.programs if each.template is None))
     forecast, walks, draws = Forecast(task), list[float](), list[float]()
     for seed in range(seeds):
-        walk = Walk(Explored(task), forecast, str(seed))
+        walk = Walk(Explored(task), forecast, str(seed), settings)
         walks.append(forecast.seconds(walk.propose(1)[0]))
         drawn = islice(Explored(task).draws(Random(f"draw {seed}"), list(task.by_name)), walk.predicted)
         draws.append(min(each for each in forecast(list(drawn)) if each is not None))
@@ -88,9 +90,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", default="sm_89")
     parser.add_argument("--operators", nargs="+", choices=tuple(OPERATORS), default=tuple(OPERATORS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument("--sharpness", type=float, default=WalkSettings.sharpness, metavar="X", help="0: as the paper")
     arguments = parser.parse_args(words)
     for name in arguments.operators:
-        times = compared(OPERATORS[name](), Target.parse(arguments.target), arguments.seeds)
+        settings = WalkSettings(sharpness=arguments.sharpness)
+        times = compared(OPERATORS[name](), Target.parse(arguments.target), arguments.seeds, settings)
         default, walk, draw = (each * 1e6 for each in times)
         print(f"{name}: default {default:.1f}, walk {walk:.1f}, random {draw:.1f} us", flush=True)
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.tuning.small_model import write_model
+from treadle.dialects.schedule import ProgramOp
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database, read_entry
@@ -183,7 +184,7 @@ def test_what_is_predicted_for_a_gpu_that_is_not_here_is_kept_and_used(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.tuning.model.why_no_gpu", lambda: "no GPU: none in this test")
-    monkeypatch.setattr("treadle.tuning.tuner.LEAST_PREDICTED_GAIN", -1.0)
+    monkeypatch.setattr("treadle.passes.schedule.construct.LEAST_GAIN", -1.0)
     folder = tmp_path / "db"
     arguments = ["tune", str(model), "--database", str(folder), "--target", "sm_89"]
     assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0
@@ -194,7 +195,14 @@ def test_what_is_predicted_for_a_gpu_that_is_not_here_is_kept_and_used(
     assert (entry.record.how, entry.record.target) == ("predicted", "sm_89")
     compiled = ["compile", str(model), "--target", "sm_89", "--to", "schedule", "-o", "-"]
     assert main([*compiled, "--database", str(folder)]) == 0
-    assert str(entry.schedule) in capsys.readouterr().out or "schedule @" in path.read_text()
+    scheduled = entry.schedule
+    named = f"schedule @{scheduled.sym_name.data}" if isinstance(scheduled, ProgramOp) else f"schedule {scheduled}"
+    assert named in capsys.readouterr().out
+    measured = path.read_text().replace('"predicted"', '"measured elsewhere"')
+    path.write_text(measured)
+    assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0
+    assert path.read_text() == measured, "what was measured stays"
+    capsys.readouterr()
     assert main([*arguments, "--stale"]) == 2
     assert "--stale needs kernels that are timed; accepted: a machine with a GPU for sm_89" in capsys.readouterr().err
     assert main([*arguments, "--scheduler", "tcp://127.0.0.1:1"]) == 2

@@ -21,7 +21,7 @@ from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.rejections import Ledger, filled, rejection_lines, total
 from treadle.target import Target
-from treadle.target.host import hardware_of, host_target
+from treadle.target.host import hardware_of
 from treadle.tools.arguments import parse_shapes, parse_weights, read_constants
 from treadle.tools.output import output_stream, unescaped
 from treadle.tools.report_page import report_page
@@ -265,7 +265,7 @@ def tune_command(args: argparse.Namespace) -> int:
     if is_preview:
         return _preview(args, target)
     if args.resume:
-        _check_records(Path(args.database))
+        _check_records(Path(args.database), target)
     groups = _search(args, target)
     if not groups:
         print(
@@ -353,9 +353,9 @@ def _check_stale(args: argparse.Namespace) -> None:
     open_database(Path(args.database))
 
 
-def _check_records(folder: Path) -> None:
-    """TreadleError if there is nothing that a search on this machine could go on with."""
-    here = folder / slug(hardware_of(host_target()))
+def _check_records(folder: Path, target: Target) -> None:
+    """TreadleError if there is nothing that a search for this target could go on with."""
+    here = folder / slug(hardware_of(target))
     if not any(here.glob("*.jsonl")):
         raise TreadleError("there are no records of an interrupted search", here, "the same command without --resume")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
 
 from treadle.errors import TreadleError
+from treadle.passes.schedule.construct import is_worth_it
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
-from treadle.schedules.search.database import Database, Record, Room, Schedule
+from treadle.schedules.search.database import PREDICTED, Database, Record, Room, Schedule
 from treadle.schedules.search.database_files import digest_of
 from treadle.schedules.search.learned import Learned
 from treadle.schedules.search.trials import Trial, seconds_beside
@@ -27,14 +28,11 @@ _ROUND_SECONDS = 2.0
 _CONFIRM_SECONDS = 6.0
 _FIRST_BATCH, _BATCH = 2, 8
 """Defaults that are built together; of the first ones, whatever time there is, one is timed."""
-_PART = 32
 _OF_DEFAULTS = 0.5
 """The part of a search's time that defaults may take: what they leave out are the groups with the least time."""
 
-LEAST_PREDICTED_GAIN = 0.05
-"""Of a schedule that is kept for its predicted time alone. In 17 spaces that were timed on an H100 and an H200, what is
-so chosen takes 1.09 times as long as the best schedule, in the geometric mean, and the default 1.14; at worst it takes
-1.15 times as long as the default. With a gain of 0.2, fewer are kept, and it is 1.11."""
+_PART = 32
+"""Candidates that are predicted in less than a second."""
 
 Show = Callable[[Sequence[Group], Group | None], None]
 """Called after each change, with all groups and the one that is being tuned."""
@@ -331,7 +329,8 @@ class PredictedTuner(Tuner):
     """Keeps schedules that are predicted to be faster, for a GPU that is not here: nothing is built or timed.
 
     Groups share the seconds evenly, those first that take most of the model's time by the roofline. The spaces of
-    templates are enumerated, then a strategy proposes. A group that there was no time for keeps what it had.
+    templates are enumerated, then a strategy proposes. A group keeps its entry where there was no time, or where that
+    was measured.
     """
 
     _until = inf
@@ -352,29 +351,36 @@ class PredictedTuner(Tuner):
 
     def _predict(self, group: Group) -> None:
         self._show(self.groups, group)
-        (seconds,) = group.search.predictions([group.default])
-        if seconds is None:
-            why = group.search.predictions.error(group.default)
+        predictions = group.search.predictions
+        (default,) = predictions([group.default])
+        if default is None:
+            why = predictions.error(group.default)
             raise TreadleError(f"the default schedule cannot be predicted: {why}", f"group {group.task}")
-        group.best, group.default_seconds, group.best_seconds = group.default, seconds, seconds
+        group.best, group.default_seconds, group.best_seconds = group.default, default, default
         group.confirmed, group.is_predicted = False, True
         with suppress(OutOfTimeError):  # what was predicted by then counts
-            for candidates in _in_parts(group.task.search.of_templates()):
-                group.search.predictions(candidates)
+            templates = group.task.search.of_templates()
+            for first in range(0, len(templates), _PART):
+                predictions(templates[first : first + _PART])
             group.search.propose(MEASURED)
-        known = group.search.predictions.known
-        times = zip(known, group.search.predictions(known), strict=True)
-        legal = [(candidate, predicted) for candidate, predicted in times if predicted is not None]
-        best, least = min(legal, key=lambda each: each[1])
-        if least < (1 - LEAST_PREDICTED_GAIN) * seconds:
-            group.best, group.best_seconds, group.confirmed = best, least, True
+        for candidate, seconds in self._worth_it(group, default):
+            if predictions.texts([candidate])[0].error is None:
+                group.best, group.best_seconds, group.confirmed = candidate, seconds, True
+                break
+        if group.confirmed and not self._is_measured(group):
             self._keep(group)
         self._show(self.groups, group)
 
+    def _worth_it(self, group: Group, default: float) -> list[tuple[Candidate, float]]:
+        """The candidates that would be taken for their predicted seconds, the fastest first."""
+        known = group.search.predictions.known
+        times = zip(known, group.search.predictions(known), strict=True)
+        found = [(each, seconds) for each, seconds in times if seconds is not None and is_worth_it(seconds, default)]
+        return sorted(found, key=lambda each: each[1])
 
-def _in_parts(candidates: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """As many candidates at a time as are predicted in less than a second."""
-    return (candidates[n : n + _PART] for n in range(0, len(candidates), _PART))
+    def _is_measured(self, group: Group) -> bool:
+        entry = self._database.find(group.task.digest, self._hardware)
+        return entry is not None and entry.record.how != PREDICTED
 
 
 def _is_kept(group: Group) -> bool:

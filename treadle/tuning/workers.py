@@ -127,9 +127,9 @@ def this_machine(target: Target | None = None) -> Machine:
     """The machine of this process, or a GPU, which need not be there, and what compiles for it here."""
     if target is not None and target.is_cuda:
         compiler = f"NVRTC {nvrtc_version()}" if nvrtc_is_installed() else "no NVRTC"
-        return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
-    target = host_target()
-    compiler = find_toolchain(load_environment(), target).identity().splitlines()[0]
+    else:
+        target = host_target()
+        compiler = find_toolchain(load_environment(), target).identity().splitlines()[0]
     return Machine(str(target), hardware_of(target), compiler, source_fingerprint(), kernel_fingerprint())
 
 

@@ -30,15 +30,16 @@ def products(target: Target) -> ModuleOp:
 
 
 @pytest.mark.parametrize("name", ["sm_80", "avx2"])
-def test_what_an_exhaustive_search_predicts_to_be_fastest_is_chosen(name: str) -> None:
+def test_what_an_exhaustive_search_predicts_to_be_fastest_is_chosen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.passes.schedule.construct.LEAST_GAIN", 0.0)
     target = Target.parse(name)
     module = products(target)
     fused = next(op for op in module.walk() if isinstance(op, FusedOp))
     task, default = search_of(fused, default_schedule(fused, target), target, template_programs)
-    found = constructed(task, default, "exhaustive")
-    times = [seconds for seconds in Forecast(task)(task.distinct()) if seconds is not None]
-    assert found.seconds == min(times) <= found.default_seconds
-    use = decision(task, found.candidate)
+    found, forecast = constructed(task, default, "exhaustive"), Forecast(task)
+    times = [seconds for seconds in forecast(task.distinct()) if seconds is not None]
+    assert forecast.seconds(found) == min(times)
+    use = decision(task, found)
     assert isinstance(use, UseAttr)
     check_use(fused, use, target, "test")
 
@@ -71,3 +72,17 @@ def test_a_construction_that_there_is_not() -> None:
         TreadleError, match="unknown construction 'best'; accepted: default, walk, exhaustive, evolution"
     ):
         treadle.compile(ModuleOp([]), construct="best")
+
+
+def test_what_is_hardly_faster_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target.parse("sm_80")
+    graph = Graph(np.zeros((128, 96), np.float32), np.zeros((96, 64), np.float32))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lower(treadle_context(), module, target, after="graph", to="fuse")
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    task, default = search_of(fused, default_schedule(fused, target), target, template_programs)
+    found, forecast = constructed(task, default, "exhaustive"), Forecast(task)
+    assert found != default
+    gain = 1 - forecast.seconds(found) / forecast.seconds(default)
+    monkeypatch.setattr("treadle.passes.schedule.construct.LEAST_GAIN", gain + 0.01)
+    assert constructed(task, default, "exhaustive") == default

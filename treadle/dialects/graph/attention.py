@@ -41,9 +41,9 @@ class AttentionOp(Operator):
     Query head `h` uses key and value head `h / (heads / groups)`: with fewer groups than heads this is grouped-query
     attention. The mask, of any float type, is added to the scaled scores and broadcasts to `[batch..., heads, M, N]`.
     With `causal`, row `i` sees the columns up to `i + N - M`, so that the last row sees all. A row without any finite
-    score gives NaN, as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores,
-    probabilities and sums of f16 and bf16 are f32; a kernel may round probabilities to that type where it multiplies
-    them. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1.
+    score gives NaN, as softmax does; with `guard`, a row of NaN probabilities counts as a row of zeros. Scores and
+    sums of f16 and bf16 are f32; probabilities are rounded to that type where they are multiplied, which a kernel may
+    leave out. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1.
 
     With a `length`, a number that is data, only the first `length` keys exist:
     ```mlir

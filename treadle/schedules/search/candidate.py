@@ -143,12 +143,8 @@ class Task:
 
     def of_templates(self) -> list[Candidate]:
         """A candidate for each kernel that the templates give, in the order of their programs."""
-        found: dict[Replayed, Candidate] = {}
-        for program in self.programs:
-            if program.template is not None:
-                for candidate, kernel in self._legal(program):
-                    found.setdefault(kernel, candidate)
-        return list(found.values())
+        whole = tuple(program for program in self.programs if program.template is not None)
+        return Task(self.anchor, self.target, whole).distinct()
 
     def _legal(
         self, program: ProgramOp, rejected: Callable[[Candidate, TreadleError], None] | None = None
