@@ -198,6 +198,12 @@ def test_what_is_predicted_for_a_gpu_that_is_not_here_is_kept_and_used(
     scheduled = entry.schedule
     named = f"schedule @{scheduled.sym_name.data}" if isinstance(scheduled, ProgramOp) else f"schedule {scheduled}"
     assert named in capsys.readouterr().out
+    path.unlink()
+    asked = iter([1.0] * 2)
+    monkeypatch.setattr("treadle.tuning.tuner.PredictedTuner._left", lambda self: next(asked, 0.0))
+    assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0
+    assert path.exists(), "what was predicted when the time ended counts"
+    capsys.readouterr()
     measured = path.read_text().replace('"predicted"', '"measured elsewhere"')
     path.write_text(measured)
     assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0

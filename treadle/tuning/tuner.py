@@ -364,7 +364,7 @@ class PredictedTuner(Tuner):
                 predictions(templates[first : first + _PART])
             group.search.propose(MEASURED)
         for candidate, seconds in self._worth_it(group, default):
-            if predictions.texts([candidate])[0].error is None:
+            if print_all(self._workers, group.task, [candidate])[0].error is None:  # whatever time is left
                 group.best, group.best_seconds, group.confirmed = candidate, seconds, True
                 break
         if group.confirmed and not self._is_measured(group):
