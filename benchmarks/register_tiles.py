@@ -134,15 +134,13 @@ def varied(anchor: MatmulOp, usual: Choices, variant: str, target: Target) -> di
     for word in variant.split(","):
         knob, _, value = word.partition("=")
         if knob == "depth":
-            k = anchor.reduction_extent
-            passes = template.values(anchor, target)["passes"]
-            choices["passes"] = min(passes, key=lambda n: abs(k / int(str(n)) - int(value)))
+            choices["passes"] = max(1, round(anchor.reduction_extent / int(value)))
         else:
             choices[knob] = int(value)
     chunk, rows = (int(str(choices[name])) for name in ("chunk", "rows"))
     choices["chunk"] = max(1, chunk // rows) * rows
     choices = dict(template.canonical(anchor, choices, target))
-    return choices if choices in template.space(anchor, target) else dict(usual)
+    return choices if choices in template.legal(anchor, target) else dict(usual)
 
 
 def table(found: Sequence[Product], variants: Sequence[str]) -> Table:

@@ -18,6 +18,11 @@ running, medians of 25 rounds in turn): 1.16, 1.22, 1.16 and 1.03 with (2, 4), 1
 1.08, 1.15, 1.10 and 1.02 with (1, 2, 4, 6), 1.05, 1.12, 1.07 and 1.00 with (1, 4, 6), in this order within a round; all
 compile in 12 to 13 s. DietCode's NN alone took with (2, 4) 0.80 to 1.14 times as long as with (1, 2, 4, 6), 0.97 in the
 median of 18 lengths from 1 to 125."""
+_LEAST_SUMS = 10
+"""Vectors of sums in a tile from which on additions do not wait for each other, where there are tiles with so many: a
+processor that starts two products a cycle, each of which takes four, has eight under way. With AVX2 code on a Zen 3, a
+tile of 4 rows by 2 vectors took 1.2 to 1.7 times as long for a row as one of 6 rows, for 256 and 1024 terms, 1.0 for
+64; 5 rows took 1.0 to 1.2 (2 threads, products of 8 to 784 rows by a constant of 256 columns)."""
 _LEAST_DEPTH_OF_FOUR = 128
 """Terms of sums from which on panels of four vectors were not slower than those of three."""
 
@@ -64,7 +69,7 @@ def default_vectors(target: Target, columns: int, depth: int) -> int:
 
 def default_rows(target: Target, vectors: int, rows: int) -> int:
     """Rows of a tile of a product with some rows, where none are chosen: those of the three largest tiles, of up to 8
-    rows, that overhang the least.
+    rows and with `_LEAST_SUMS` if there are any, that overhang the least.
 
     `python -m benchmarks.register_tiles` on a Zen 4 with AVX-512, two threads, nothing else running
     (`benchmarks/results/register_tiles-2026-11-23.json`, of one turn, the only one of three runs in which no group took
@@ -76,7 +81,9 @@ def default_rows(target: Target, vectors: int, rows: int) -> int:
     most = min(8, most_rows(target, vectors))
     if rows <= most:
         return rows
-    return min(range(most, max(most - 3, 0), -1), key=lambda r: (ceil(rows / r) * r, -r))
+    tall = range(most, max(most - 3, 0), -1)
+    enough = [each for each in tall if each * vectors >= _LEAST_SUMS] or tall
+    return min(enough, key=lambda r: (ceil(rows / r) * r, -r))
 
 
 def panel_columns(target: Target, vectors: int) -> int:
@@ -96,6 +103,13 @@ def most_rows(target: Target, vectors: int) -> int:
     """
     others = max(4, vectors) if target.vector_bytes == 64 else vectors + 1
     return max(1, min(MOST_ROWS, (target.vector_registers - others) // vectors))
+
+
+def tall_rows(target: Target, vectors: int, rows: int) -> tuple[int, ...]:
+    """Rows of tiles worth trying, of a product with some rows: the most that stay in registers, and, of up to eight,
+    the two largest."""
+    most = min(most_rows(target, vectors), rows)
+    return tuple(sorted({most, min(most, 8), max(min(most, 8) - 1, 1)}))
 
 
 def check_tile(template: str, rows: int, vectors: int, chunk: int, target: Target) -> None:

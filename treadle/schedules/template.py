@@ -290,21 +290,40 @@ class Template(ABC):
         del anchor, target
         return choices
 
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices] | None:
+        """The candidates of a template that lists them, since its knobs have more values than are worth trying; None,
+        unless overridden, where the space is the product of the knobs."""
+        del anchor, target
+        return None
+
+    def own(self, anchor: Anchor, target: Target, tried: Iterable[Choices]) -> list[Choices]:
+        """The canonical forms of some combinations and of the default that are within the limits, each once."""
+        every = (*tried, self.default(anchor, target))
+        found = {tuple(kept.items()): kept for kept in (self.canonical(anchor, each, target) for each in every)}
+        whole = self.legal(anchor, target)
+        return [kept for kept in found.values() if kept in whole]
+
     def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
-        """The combinations of the space that are their own canonical ones: all different kernels, each once."""
+        """The combinations that are listed, or those of the space that are their own canonical ones: all different
+        kernels, each once."""
+        listed = self.listed(anchor, target)
+        if listed is not None:
+            return listed
         return (c for c in self.space(anchor, target) if self.canonical(anchor, c, target) == c)
 
     def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
-        """The values worth trying of knobs that have more of them; none by default."""
-        del anchor, target
-        return {}
+        """The values worth trying of knobs that have more of them: those of listed candidates."""
+        return values_of(self.listed(anchor, target) or ())
 
     def space(self, anchor: Anchor, target: Target) -> Space:
         """Every choice for an anchor on a target that is worth trying, and within the limits."""
-        pinned = self._whole(anchor, target).pinned(**self.decided(anchor, target))
+        whole, tried = self.legal(anchor, target), self.values(anchor, target)
+        knobs = tuple(replace(knob, values=tried.get(knob.name, knob.values)) for knob in whole.knobs)
+        pinned = replace(whole, knobs=knobs).pinned(**self.decided(anchor, target))
         return pinned.following(self.dependent(anchor, target))
 
-    def _whole(self, anchor: Anchor, target: Target) -> Space:
+    def legal(self, anchor: Anchor, target: Target) -> Space:
+        """Every combination of values that the limits allow, worth trying or not."""
         return Space(self.name, self.knobs, lambda choices: self.limits(anchor, choices, target))
 
     def check(self, anchor: Anchor, choices: Choices, target: Target, where: str) -> None:
@@ -315,7 +334,7 @@ class Template(ABC):
             raise TreadleError(f"template {self.name!r} schedules no empty tensor", where, "extents from 1 upwards")
         if not self.fits(anchor):
             raise TreadleError(f"template {self.name!r} does not schedule {anchor.name}", where)
-        error = self._whole(anchor, target).exclusion(choices)
+        error = self.legal(anchor, target).exclusion(choices)
         if error is not None:
             error.where = where
             raise error
@@ -340,6 +359,25 @@ def number(choices: Choices, name: str) -> int:
     value = choices[name]
     assert isinstance(value, int)
     return value
+
+
+def values_of(candidates: Iterable[Choices]) -> dict[str, tuple[Choice, ...]]:
+    """The values that some candidates have of each knob: numbers in order, words as they come."""
+    found: dict[str, dict[Choice, None]] = {}
+    for choices in candidates:
+        for name, value in choices.items():
+            found.setdefault(name, {})[value] = None
+    return {name: tuple(sorted(values, key=lambda v: v if isinstance(v, int) else 0)) for name, values in found.items()}
+
+
+MOST_ESTIMATED = 200
+"""Candidates of a template that estimates cycles: those of the fewest. Hidet (ASPLOS 2023), section 4.3, has fewer than
+200 for an operator, and measures them all."""
+
+
+def fewest_cycles(choices: Iterable[Choices], cycles: Callable[[Choices], float]) -> list[Choices]:
+    """The combinations worth trying of a template that estimates their cycles."""
+    return sorted(choices, key=cycles)[:MOST_ESTIMATED]
 
 
 def least_power(value: int, extent: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, i64
 from xdsl.ir import SSAValue
 
 from treadle.dialects.schedule import Choice, ProgramOp, SampleOp, SampleTileOp, TemplateOp, UseAttr
@@ -44,8 +44,9 @@ def replay(
 ) -> Replayed:
     """What a program gives for some decisions; `workload` is the anchor's, where the caller knows it.
 
-    TreadleError for a sample without a decision or with one out of its support, and for what the template or the nest
-    rejects of the anchor: a limit that is exceeded is named with the margin.
+    TreadleError for a sample without a decision, for one out of its support, and for what the
+    template or the nest rejects of the anchor: a limit that is exceeded is named with the margin. The samples of
+    `template_program` have the values that a search tries; others that the template takes are legal, too.
     """
     where = f"schedule program @{program.sym_name.data}"
     if program.template is not None:
@@ -59,7 +60,7 @@ def _use(program: ProgramOp, instruction: TemplateOp, decisions: Decisions, anch
     """A template with the choices that are decided, and those that follow."""
     where, values = f"schedule program @{program.sym_name.data}", dict[SSAValue, Choice]()
     for sample in program.samples:
-        values |= _decided(sample, decisions, where)
+        values |= _decided(sample, decisions, where, every=_is_of_template(program))
     template = TEMPLATES.get(instruction.template.data)
     if template is None:
         raise TreadleError(f"unknown template {instruction.template.data!r}", where, sorted(TEMPLATES))
@@ -73,13 +74,19 @@ def _use(program: ProgramOp, instruction: TemplateOp, decisions: Decisions, anch
     return UseAttr.get(template.name, ordered)
 
 
+def _is_of_template(program: ProgramOp) -> bool:
+    """Whether it is a template's own program, by its name."""
+    return program.template is not None and program.template.template.data == program.sym_name.data
+
+
 def decisions_of(program: ProgramOp) -> dict[str, Choice]:
     """What the program's samples have taken; those that are open are left out."""
     return {sample.label.data: sample.decision for sample in program.samples if sample.decision is not None}
 
 
 def taken(program: ProgramOp, decisions: Decisions) -> ProgramOp:
-    """A copy of a program whose samples have taken the decisions; those without one stay open."""
+    """A copy of a program whose samples have taken the decisions; those without one stay open. A sample of
+    `template_program` gets a value that a search would not try."""
     copy = program.clone()
     for sample in copy.samples:
         decision = decisions.get(sample.label.data)
@@ -87,19 +94,23 @@ def taken(program: ProgramOp, decisions: Decisions) -> ProgramOp:
             continue
         if isinstance(sample, SampleOp):
             sample.taken = choice_attribute(decision)
+            if _is_of_template(program) and sample.taken not in sample.values.data:
+                sample.values = ArrayAttr([*sample.values.data, sample.taken])
         elif isinstance(decision, tuple):
             sample.taken = DenseArrayBase.from_list(i64, list(decision))
     return copy
 
 
-def _decided(sample: SampleOp | SampleTileOp, decisions: Decisions, where: str) -> dict[SSAValue, Choice]:
-    """The parameters of a sample with their values."""
+def _decided(
+    sample: SampleOp | SampleTileOp, decisions: Decisions, where: str, *, every: bool = False
+) -> dict[SSAValue, Choice]:
+    """The parameters of a sample with their values; those out of its support only if `every` value is taken."""
     label = sample.label.data
     if label not in decisions:
         raise TreadleError(f"sample {label!r} is open", where, "a decision for each sample")
     taken = decisions[label]
     if isinstance(sample, SampleOp):
-        if choice_attribute(taken) not in sample.values.data:
+        if not every and choice_attribute(taken) not in sample.values.data:
             raise TreadleError(f"sample {label!r} takes {taken}", where, [str(value) for value in sample.support])
         return {sample.param: taken}
     if not isinstance(taken, tuple) or taken not in sample.support():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,6 +32,8 @@ from treadle.target import Target
 
 _VECTORS = 2
 """Vectors of a default register tile."""
+_WIDEST = 4
+"""Vectors of the widest tiles that are worth trying."""
 
 
 class AttentionCpu(Template):
@@ -120,6 +122,21 @@ class AttentionCpu(Template):
             "rows": min(number(choices, "rows"), vectors * target.lanes),
             "columns": min(number(choices, "columns"), ceil(width / target.lanes)),
         }
+
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """Tiles of up to four vectors with the most lines that stay in registers, and with fewer, which are even."""
+        assert isinstance(anchor, AttentionOp)
+        *_, m, n, _, width = _extents(anchor)
+        widths = range(1, _WIDEST + 1)
+        most = {vectors: most_rows(target, vectors) for vectors in widths}
+        tried = [
+            {"vectors": vectors, "keys": keys, "rows": rows, "columns": columns}
+            for vectors in widths
+            for keys in {most[vectors], _even(n, most[vectors])}
+            for columns in widths[: ceil(width / target.lanes)]
+            for rows in {most[columns], _even(min(vectors * target.lanes, m), most[columns])}
+        ]
+        return self.own(anchor, target, tried)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, AttentionOp)

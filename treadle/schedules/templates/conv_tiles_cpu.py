@@ -18,7 +18,7 @@ from treadle.dialects.loop import KernelOp, TileRows
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, fewest_cycles, number
 from treadle.target import MatrixUnit, Target
 
 # Where the rows of a convolution's tiles lie: pixels of an image, or of a block's copy of some of its rows.
@@ -154,7 +154,7 @@ class ConvTilesCpu(Template):
         return isinstance(anchor, PackedConvOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
+        return dict(min(self._every(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more rows and panels than there are."""
@@ -164,7 +164,7 @@ class ConvTilesCpu(Template):
         groups = ceil(all_groups / ceil(all_groups / number(choices, "groups")))
         return {"group": group, "groups": groups, "panels": ceil(panels / ceil(panels / number(choices, "panels")))}
 
-    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+    def _every(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each number: groups of few positions, and those numbers of groups and
         panels that give different numbers of blocks."""
         rows, panels = _extents(anchor, target)
@@ -175,6 +175,10 @@ class ConvTilesCpu(Template):
             for groups in counts:
                 if group * groups <= _MOST_ROWS:
                     yield from ({"group": group, "groups": groups, "panels": count} for count in each)
+
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """Those that are estimated to be the fastest."""
+        return fewest_cycles(self._every(anchor, target), lambda choices: estimated_cycles(anchor, choices, target))
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Rows under neighbouring blocks overlap, and are copied for each group of panels; the panels, which nothing

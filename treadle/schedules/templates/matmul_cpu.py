@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from math import ceil, inf, prod
 from typing import ClassVar
 
@@ -21,22 +20,29 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.errors import TreadleError
 from treadle.schedules.access_analysis import panel_strides, panel_width, reduction_digits
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, kernel_builder, narrowed
+from treadle.schedules.kernel_builder import (
+    Index,
+    IndexLike,
+    KernelBuilder,
+    Predicate,
+    all_of,
+    kernel_builder,
+    narrowed,
+)
 from treadle.schedules.register_tile import (
     MOST_ROWS,
     MOST_VECTORS,
     check_tile,
     default_rows,
     default_vectors,
-    most_rows,
     panel_columns,
+    tall_rows,
 )
 from treadle.schedules.template import (
     Anchor,
     Choices,
     Knob,
     Template,
-    check_divides,
     check_limit,
     number,
     shared_by_batch,
@@ -49,6 +55,10 @@ _EVEN = (1.02, 1.07)
 _MOST_PASSES = 64
 _LEAST_DEPTH = 64
 """Terms of a pass, so that what it costs a tile to fetch and leave its sums is little."""
+_DEPTH = 128
+"""Terms of a pass that are worth trying: of a panel of 64 columns they take 32 KiB."""
+_WIDEST = 4
+"""Vectors of the widest panels that are worth trying."""
 _LEAST_CACHE = 48 * KIB
 """Of first caches in which parts of panels were faster (docs/adr/0048); with 32 KiB, on a core that starts one product
 of 64 bytes a cycle, they were not (docs/adr/0032)."""
@@ -65,8 +75,9 @@ class MatmulCpu(Template):
     16 columns with AVX-512), as wide as the panels of a constant that `graph-pack-weights` laid out; blocks of one
     chunk follow one another, so that its rows of A stay in the cache. With `pack`, a block first copies its panel of B
     to a local buffer, which pays where B is strided or computed, many rows use it, and it stays in the second cache.
-    With `passes`, all rows of a chunk use an equal part of K, of which the panel's rows then stay in the first cache,
-    before the next part follows; their sums wait in a buffer. Terms are added in the same order as in a single pass.
+    With `passes`, all rows of a chunk use a part of K, of which the panel's rows then stay in the first cache, before
+    the next part follows; their sums wait in a buffer. Parts have equally many terms, but for the last one, which has
+    what is left. Terms are added in the same order as in a single pass.
     Sums of 16-bit floats run in float32, and are rounded once.
     """
 
@@ -77,7 +88,7 @@ class MatmulCpu(Template):
         Knob("vectors", tuple(range(1, MOST_VECTORS + 1)), "vectors of a register tile's row, and of a panel of B"),
         Knob("chunk", tuple(range(1, _LONGEST_CHUNK + 1)), "rows that a block computes"),
         Knob("pack", (True, False), "copy the panel of B before use"),
-        Knob("passes", tuple(range(1, _MOST_PASSES + 1)), "equal parts of K, each used by all rows of a chunk in turn"),
+        Knob("passes", tuple(range(1, _MOST_PASSES + 1)), "parts of K, each used by all rows of a chunk in turn"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -96,13 +107,13 @@ class MatmulCpu(Template):
         far = along_k is None or (along_k >= 768 and k >= 1024) or along_k >= 2048
         stays = k * columns * _element_bytes(anchor) <= target.l2_bytes // 2
         pack = m >= 16 and (along_n != 1 or (far and m >= 64 and stays))
-        passes = 1 if pack or chunk <= rows else _default_passes(anchor, target, columns)
+        passes = 1 if pack or chunk <= rows else _default_passes(anchor, target, columns, chunk)
         return {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": passes}
 
     def decided(self, anchor: Anchor, target: Target) -> Choices:
-        """A tile of a constant that is laid out in panels is as wide as they are, and some K are not to be divided."""
-        vectors, passes = _vectors_of_panels(anchor, target), _passes(_extents(anchor)[1])
-        return ({} if vectors is None else {"vectors": vectors}) | ({"passes": 1} if passes == [1] else {})
+        """A tile of a constant that is laid out in panels is as wide as they are, and a short K is not divided."""
+        vectors, k = _vectors_of_panels(anchor, target), _extents(anchor)[1]
+        return ({} if vectors is None else {"vectors": vectors}) | ({"passes": 1} if _most_passes(k) == 1 else {})
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """A is read for every panel, one by one, which takes as long as a vector; B for every chunk, or for every tile
@@ -146,32 +157,23 @@ class MatmulCpu(Template):
         rows, default = number(choices, "rows"), number(self.default(anchor, target), "chunk")
         return {**choices, "chunk": min(rows * ceil(default / rows), _LONGEST_CHUNK // rows * rows)}
 
-    def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
-        """Those of some candidate: of 1024 chunks most give the blocks of another one."""
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """The tallest tiles of up to four vectors; a block of one tile, or of 4, 16, 64 or all of them; the panel of B
+        in place, copied, or in parts that leave room in the first cache. Divisors of an extent do not matter: products
+        of 2039 and of 2048 have as many candidates."""
         m, k, _ = _extents(anchor)
-        tiles = self._tiles(anchor, target)
-        every = {rows: _chunks(m, rows) for rows, _ in tiles}
-        return {
-            "rows": tuple(sorted(every)),
-            "vectors": tuple(sorted({vectors for _, vectors in tiles})),
-            "chunk": tuple(sorted({chunk for chunks in every.values() for chunk in chunks})),
-            "passes": tuple(_passes(k) if any(chunks[-1] > rows for rows, chunks in every.items()) else (1,)),
-        }
-
-    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
-        """As in general, without looking at each chunk up to the longest."""
-        m, k, _ = _extents(anchor)
-        for rows, vectors in sorted(self._tiles(anchor, target)):
-            for chunk, pack in product(_chunks(m, rows), (True, False)):
-                for passes in _passes(k) if chunk > rows else (1,):
-                    yield {"rows": rows, "vectors": vectors, "chunk": chunk, "pack": pack, "passes": passes}
+        tiles = ((rows, vectors, chunk) for rows, vectors in self._tiles(anchor, target) for chunk in _chunks(m, rows))
+        panels = (False, 1), (True, 1), (False, min(_most_passes(k), ceil(k / _DEPTH)))
+        names = [knob.name for knob in self.knobs]
+        tried = (dict(zip(names, (*tile, *panel), strict=True)) for tile in tiles for panel in panels)
+        return self.own(anchor, target, tried)
 
     def _tiles(self, anchor: Anchor, target: Target) -> list[tuple[int, int]]:
-        """The rows and vectors of tiles that fit the registers, and are no larger than the product."""
+        """The rows and vectors of tiles that leave few registers unused, and are no larger than the product."""
         m, _, n = _extents(anchor)
         laid_out = _vectors_of_panels(anchor, target)
-        widths = range(1, min(MOST_VECTORS, ceil(n / target.lanes)) + 1) if laid_out is None else (laid_out,)
-        return [(rows, vectors) for vectors in widths for rows in range(1, min(m, most_rows(target, vectors)) + 1)]
+        widths = range(1, min(_WIDEST, ceil(n / target.lanes)) + 1) if laid_out is None else (laid_out,)
+        return [(rows, vectors) for vectors in widths for rows in tall_rows(target, vectors, m)]
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
@@ -223,13 +225,20 @@ def _left_bytes(anchor: Anchor) -> int:
     return min(m * k, there or m * k) * _element_bytes(anchor)
 
 
-def _default_passes(anchor: Anchor, target: Target, columns: int) -> int:
-    """The fewest passes whose part of a constant panel takes no more than three quarters of the first cache, and is
-    whole rows of terms of A; 1 where there are none."""
+def _default_passes(anchor: Anchor, target: Target, columns: int, chunk: int) -> int:
+    """The fewest equal parts, each of which of a constant panel takes no more than three quarters of the first cache,
+    and is whole rows of terms of A; 1 where there are none.
+
+    1 as well where the rows of A of a chunk do not stay in the second cache: they would come from farther away in short
+    pieces. One thread, 2047 and 2048 cubed by a constant, on a machine whose first caches have 48 KiB: 23 and 16 passes
+    take 1.24 and 1.26 times as long as one.
+    """
     if _vectors_of_panels(anchor, target) is None or target.l1_bytes < _LEAST_CACHE:
         return 1
-    _, k, _ = _extents(anchor)
-    parts = ((passes, k // passes) for passes in _passes(k))
+    m, k, _ = _extents(anchor)
+    if _left_bytes(anchor) * min(chunk, m) / m > target.l2_bytes * _LEFT:
+        return 1
+    parts = ((passes, k // passes) for passes in range(1, _most_passes(k) + 1) if k % passes == 0)
     row, most = columns * _element_bytes(anchor), target.l1_bytes * 3 // 4
     return next((n for n, depth in parts if depth * row <= most and _is_whole(anchor, depth)), 1)
 
@@ -252,31 +261,28 @@ def _extents(anchor: Anchor) -> tuple[int, int, int]:
 
 
 def _chunks(m: int, rows: int) -> list[int]:
-    """The chunks of tiles of `rows` rows that cut M rows into different numbers of blocks."""
-    tiles, longest = ceil(m / rows), _LONGEST_CHUNK // rows
-    counts = {ceil(tiles / blocks) for blocks in range(1, tiles + 1)}
-    return [rows * count for count in sorted(counts) if count <= longest]
+    """The chunks worth trying of tiles of `rows` rows: of 1, 4, 16 and 64 tiles, and of as many as there may be."""
+    most = min(ceil(m / rows), _LONGEST_CHUNK // rows)
+    return [rows * count for count in (1, 4, 16, 64) if count < most] + [rows * most]
 
 
-def _passes(k: int) -> list[int]:
-    """The numbers of passes that cut K terms into equal parts which are not too short."""
-    return [n for n in range(1, _MOST_PASSES + 1) if k % n == 0 and (n == 1 or k // n >= _LEAST_DEPTH)]
+def _depth(k: int, passes: int) -> int:
+    """The terms of a pass but the last one, which may have fewer."""
+    return ceil(k / passes)
+
+
+def _most_passes(k: int) -> int:
+    """The most passes whose parts of K terms are not too short."""
+    return max(1, min(_MOST_PASSES, k // _LEAST_DEPTH))
 
 
 def _check_passes(k: int, passes: int) -> None:
-    check_divides(
-        "terms of passes",
-        passes,
-        k,
-        f"matmul_cpu: {passes} equal passes do not divide K = {k}",
-        accepted=", ".join(map(str, _passes(k))),
-    )
     check_limit(
         "passes",
         passes,
-        max(_passes(k)),
-        message=f"matmul_cpu: {passes} passes over K = {k} have {k // passes} terms each, fewer than {_LEAST_DEPTH}",
-        accepted=", ".join(map(str, _passes(k))),
+        _most_passes(k),
+        message=f"matmul_cpu: {passes} passes over K = {k} have {_depth(k, passes)} terms each, "
+        f"fewer than {_LEAST_DEPTH}",
     )
 
 
@@ -357,7 +363,7 @@ class MatmulBody:
         self.wide = accumulator(self.element)
         self.rows, self.chunk = number(choices, "rows"), number(choices, "chunk")
         self.pack, self.passes = bool(choices["pack"]), number(choices, "passes")
-        self.depth = self.k // self.passes
+        self.depth = _depth(self.k, self.passes)
         self.cores = target.cores
         self.vector, self.columns = target.lanes, panel_columns(target, number(choices, "vectors"))
         self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
@@ -416,9 +422,22 @@ class MatmulBody:
     def _packed(self, columns: _Columns, first_k: Index | None) -> SSAValue:
         b = self.b
         panel = b.alloc("panel", [self.depth, columns.lanes], self.element)
-        with b.tasks(["k", "n"], repeat(self.depth, columns.lanes), vector=True) as (k, n):
-            b.store(self._right(columns, _after(first_k, k), n), panel, [k, n])
+        if self.k % self.depth == 0:
+            with b.tasks(["k", "n"], repeat(self.depth, columns.lanes), vector=True) as (k, n):
+                b.store(self._right(columns, _after(first_k, k), n), panel, [k, n])
+        else:
+            with (
+                b.loop("k", self._terms(first_k)) as k,
+                b.tasks(["n"], repeat(columns.lanes), vector=True) as (n,),
+            ):
+                b.store(self._right(columns, _after(first_k, k), n), panel, [k, n])
         return panel
+
+    def _terms(self, first_k: Index | None) -> IndexLike:
+        """How many terms a pass has: the last one may have fewer."""
+        if first_k is None or self.k % self.depth == 0:
+            return self.depth
+        return (self.k - first_k).min(self.depth)
 
     def _tile(self, tile: _Tile, columns: _Columns, panel: SSAValue | None, sums: SSAValue | None) -> SSAValue:
         """The accumulators of a tile after a pass. `sums` has those of the passes before, and then of this one too."""
@@ -430,7 +449,7 @@ class MatmulBody:
         if sums is not None and tile.number is not None:
             with b.when(tile.number >= 1), b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
                 b.store(b.load(sums, [tile.in_chunk + r, n]), acc, [r, n])
-        with b.loop("k", self.depth) as k, b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
+        with b.loop("k", self._terms(tile.first_k)) as k, b.tasks(["r", "n"], each, unroll=True, vector=True) as (r, n):
             at = _after(tile.first_k, k)
             left = b.load(b.inputs[0], [*self._batch_of(0), self._clamped(tile.row + r), at])
             right = self._right(columns, at, n) if panel is None else b.load(panel, [k, n])

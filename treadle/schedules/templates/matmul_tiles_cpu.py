@@ -17,7 +17,7 @@ from treadle.dialects.loop import SIDE_BY_SIDE, KernelOp, TileRows, whole_row
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder
-from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, fewest_cycles, number
 from treadle.target import Target
 
 TILE_ROWS, HALF_TILE = 32, 16
@@ -55,7 +55,7 @@ class MatmulTilesCpu(Template):
         return isinstance(anchor, PackedMatmulOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
+        return dict(min(self._every(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         chunk = number(choices, "chunk")
@@ -74,7 +74,7 @@ class MatmulTilesCpu(Template):
         groups = ceil(panels / number(choices, "panels"))
         return {"chunk": _even(m, ceil(m / number(choices, "chunk"))), "panels": ceil(panels / groups)}
 
-    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+    def _every(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""
         m, panels = _extents(anchor)
         chunks = sorted({_even(m, count) for count in range(ceil(m / _LONGEST_CHUNK), ceil(m / HALF_TILE) + 1)})
@@ -83,6 +83,10 @@ class MatmulTilesCpu(Template):
             if chunk <= _LONGEST_CHUNK and _even(m, ceil(m / chunk)) == chunk:
                 for count in sorted(groups):
                     yield {"chunk": chunk, "panels": ceil(panels / count)}
+
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """Those that are estimated to be the fastest."""
+        return fewest_cycles(self._every(anchor, target), lambda choices: estimated_cycles(anchor, choices, target))
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """A is packed for each group of panels; the panels, which nothing computes, are read for each tile of rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import ceil, prod
 from typing import ClassVar
@@ -73,8 +73,11 @@ class WindowCpu(Template):
         sizes = range(1, min(_MOST, windows.extent) + 1)
         fitting = [n for n in sizes if _fit(_registers(windows, n), target)]
         count = min(fitting or [1], key=lambda n: (ceil(windows.extent / n), n))
-        rows = min(windows_split(windows, target.lanes).default_rows(target.cores), _MOST_ROWS)
-        return {"windows": count, "rows": rows}
+        return {"windows": count, "rows": self._rows(windows, target)}
+
+    def _rows(self, windows: Windows, target: Target) -> int:
+        """Rows of a block where none are chosen."""
+        return min(windows_split(windows, target.lanes).default_rows(target.cores), _MOST_ROWS)
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """A tile has no more windows than a row; blocks have as many rows, but for the last one."""
@@ -84,11 +87,15 @@ class WindowCpu(Template):
         rows = ceil(extent / parts)
         return {"windows": min(number(choices, "windows"), windows.extent), "rows": rows}
 
-    def values(self, anchor: Anchor, target: Target) -> Mapping[str, tuple[Choice, ...]]:
-        """Of the rows, those that make another number of blocks."""
-        extent = windows_split(_windows(anchor), target.lanes).extent
-        rows = {ceil(extent / parts) for parts in range(1, extent + 1)}
-        return {"rows": tuple(sorted(n for n in rows if n <= _MOST_ROWS))}
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """All tiles, and one block, or 1, 2, 4, 8 and 16 for each core. The windows are analysed once for all."""
+        windows = _windows(anchor)
+        extent = windows_split(windows, target.lanes).extent
+        blocks = {1, *(min(target.cores * 2**n, extent) for n in range(5))}
+        rows = sorted({min(ceil(extent / count), _MOST_ROWS) for count in blocks} | {self._rows(windows, target)})
+        counts = range(1, min(_MOST, windows.extent) + 1)
+        if self.has_default(anchor, target):
+            yield from ({"windows": count, "rows": each} for count in counts for each in rows)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, ComputeOp)

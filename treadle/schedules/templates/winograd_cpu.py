@@ -21,7 +21,7 @@ from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import panel_width
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, check_tile, default_vectors, most_rows
-from treadle.schedules.template import Anchor, Choices, Knob, Template, number
+from treadle.schedules.template import Anchor, Choices, Knob, Template, fewest_cycles, number
 from treadle.target import Target
 
 # Products of constant matrices with a few values, by additions where entries are 1; rows share what they can.
@@ -127,7 +127,7 @@ class WinogradCpu(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         extents = Extents.of(anchor, target)
-        return dict(min(self.candidates(anchor, target), key=lambda c: estimated_cycles(anchor, c, target, extents)))
+        return dict(min(self._every(anchor, target), key=lambda c: estimated_cycles(anchor, c, target, extents)))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
@@ -137,7 +137,7 @@ class WinogradCpu(Template):
         """As many blocks are even, and have no more tiles and panels than there are."""
         return Extents.of(anchor, target).canonical(choices)
 
-    def candidates(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+    def _every(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest: a few rows, and those chunks and panels that
         give different numbers of blocks."""
         extents = Extents.of(anchor, target)
@@ -151,6 +151,13 @@ class WinogradCpu(Template):
                     choices: Choices = {"rows": rows, "chunk": chunk, "panels": each}
                     if chunk <= _LONGEST_CHUNK and extents.canonical(choices) == choices:
                         yield choices
+
+    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
+        """Those that are estimated to be the fastest."""
+        extents = Extents.of(anchor, target)
+        return fewest_cycles(
+            self._every(anchor, target), lambda choices: estimated_cycles(anchor, choices, target, extents)
+        )
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Tiles of the image overlap, and are transformed for each group of panels; filters are read in each chunk, for
