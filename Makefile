@@ -38,7 +38,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
-	conformance bench clean
+	conformance papers bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
 on-gpu = @if why=$$($(PYTHON) treadle/backends/cuda/gpu_probe.py); then $(MAKE) --no-print-directory $@-here; \
@@ -112,6 +112,10 @@ docs: $(PACKAGES) ## regenerate the parts of the documentation that show code an
 	$(BIN)/python -m docs.build.operations
 	$(BIN)/python -m docs.build.embedding
 	$(BIN)/python -m docs.build.rules
+
+papers: $(MODELS) ## run what checks the four papers, slow tests, too, and count their items in docs/papers.md
+	$(BIN)/python -m pytest tests/papers -p xdist $(PARALLEL) -m "slow or not slow" -q
+	$(BIN)/python -m docs.build.papers
 
 bench: $(MODELS) ## measure the models against ONNX Runtime on this machine
 	$(BIN)/python benchmarks/run.py $(ARGS)
