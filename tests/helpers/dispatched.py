@@ -7,6 +7,7 @@ from itertools import islice
 
 from xdsl.dialects.builtin import ModuleOp
 
+from treadle.api import resolve_target
 from treadle.backends.program import planned_main
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
@@ -30,7 +31,7 @@ def dispatch_everything(module: ModuleOp, target: str) -> int:
     extents = len(extents_of(planned_main(module)))
     groups = 0
     for fused in [op for op in module.walk() if isinstance(op, FusedOp)]:
-        found = islice(_choices(anchor_of(fused), Target.parse(target)), len(THRESHOLDS) + 1)
+        found = islice(_choices(anchor_of(fused), resolve_target(target)), len(THRESHOLDS) + 1)
         uses = [UseAttr.get(name, choices) for name, choices in found]
         if len(uses) > 1:
             fused.schedule = DispatchAttr.get(_tree(len(uses), extents), uses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,25 @@ import treadle
 from tests.helpers.small_searches import search_little
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
+from treadle.schedules.joint import Weights
 from treadle.schedules.rules.templates import templates
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database, Dispatched
+from treadle.schedules.search.learned import Analytic
+from treadle.schedules.search.predict import Forecast
+from treadle.shapes.dim import normalized
+from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
+from treadle.target.options import CompileOptions
 from treadle.tools.arguments import parse_weights
 from treadle.tools.treadle_cli import main
 from treadle.tuning import tuner
+from treadle.tuning.candidates import Predictions
 from treadle.tuning.group_search import Group
 from treadle.tuning.measure import Comparison, LocalMeasurer, Timing
+from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import POINTS_TIMED
+from treadle.tuning.workers import Workers, this_machine
 
 LONGEST = 64
 RANGE = {"x": (3, treadle.Dim("n", 1, LONGEST), 32), "w": (3, treadle.Dim("n", 1, LONGEST), 32)}
@@ -206,3 +216,37 @@ def test_unknown_symbols(
 def test_stale_entries_of_a_range_are_searched_again(model: Path, tmp_path: Path) -> None:
     with pytest.raises(TreadleError, match="the model has a range"):
         search(model, tmp_path / "tuned", Fake(), stale=True)
+
+
+@pytest.mark.parametrize("target", ["avx2", "sm_80"])
+def test_candidates_are_ranked_by_the_calls_of_the_range(model: Path, target: str) -> None:
+    """DietCode's cost: the mean over points, with the rounds and the padding of each; not that of the largest call."""
+    few, most = (ranking(model, target, {"n": {length: 1.0}}) for length in (1, LONGEST))
+    assert few.keys() == most.keys()
+    mean = ranking(model, target, {"n": {1: 0.75, LONGEST: 0.25}})
+    for candidate, seconds in mean.items():
+        assert seconds == pytest.approx(0.75 * few[candidate] + 0.25 * most[candidate])
+    if target == "avx2":
+        assert min(few, key=few.__getitem__) != min(most, key=most.__getitem__)
+    else:
+        alone = static_seconds(model, target, 1, list(few))
+        assert few == pytest.approx(alone, rel=0.02)
+
+
+def ranking(model: Path, target: str, weights: Weights) -> dict[Candidate, float]:
+    """The predicted seconds of the templates' kernels for a range of which calls have these lengths."""
+    machine = Target.parse(target)
+    (task,) = tasks_of_model(model, machine, normalized(RANGE), CompileOptions(), weights=weights)
+    found = [each for each in task.search.of_templates() if each.program.startswith("matmul")]
+    with ThreadPoolExecutor(1) as executor:
+        times = Predictions(task, Workers(executor, this_machine()), Analytic())(found)
+    return {each: seconds for each, seconds in zip(found, times, strict=True) if seconds is not None}
+
+
+def static_seconds(model: Path, target: str, length: int, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+    """The same of a model of one length."""
+    static = normalized({name: (3, length, 32) for name in ("x", "w")})
+    machine, options = Target.parse(target), CompileOptions()
+    (task,), (whole,) = (tasks_of_model(model, machine, shapes, options) for shapes in (static, normalized(RANGE)))
+    forecast = Forecast(task.search)
+    return {each: forecast.seconds_of(whole.search.replay(each)) for each in candidates}

@@ -259,12 +259,6 @@ class Template(ABC):
         del anchor, operand, target
         return None
 
-    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
-        """Whether tiles overhang no end of a product by itself, and all its accesses are as wide as the template has
-        them: what the choice of a dispatch's kernels pads products to. Not so unless overridden."""
-        del anchor, choices
-        return False
-
     def decided(self, anchor: Anchor, target: Target) -> Choices:
         """The knobs that the anchor itself decides, with the only value worth choosing; none by default."""
         del anchor, target

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -26,7 +27,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of, group_of
-from treadle.passes.schedule.schedule_select import add_program
+from treadle.passes.schedule.schedule_select import PointTimes, add_program
 from treadle.schedules.search.candidate import Candidate, CostModel, Task
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.gpu_work import AnyWork
@@ -234,15 +235,32 @@ class Predictions:
         self._counted: dict[Candidate, AnyWork | str] = {}
         self._texts: dict[Candidate, Printed] = {}
         self._failed: set[Candidate] = set()
+        self._points = PointTimes.of(task.program.fused, task.points, self._target)
+        self._means: dict[Candidate, float] = {}
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        """The predicted seconds; None for one that is not legal. OutOfTimeError if no time is left for them."""
+        """The predicted seconds; None for one that is not legal. OutOfTimeError if no time is left for them.
+
+        Those of a range are the mean over the calls that its points stand for: what the model says of the kernel,
+        whose features are those of its largest call, times what the points take by the analytic model as a part of that
+        call. Source: DietCode (MLSys 2022), equation 3, with rounds and padding by the work model.
+        """
         new = [each for each in dict.fromkeys(candidates) if each not in self._counted]
         if len(new) > _BATCH:
             self._count(new)
         works = [self.work(each) for each in candidates]
         times = iter(self._model.seconds([work for work in works if work is not None], self._target))
-        return [None if work is None else next(times) for work in works]
+        seconds = [None if work is None else next(times) for work in works]
+        if self._points is None:
+            return seconds
+        return [None if s is None else self._of_range(each, s) for each, s in zip(candidates, seconds, strict=True)]
+
+    def _of_range(self, candidate: Candidate, seconds: float) -> float | None:
+        assert self._points is not None
+        if candidate not in self._means:
+            self._means[candidate] = self._points.mean(candidate, self._task.search)
+        mean = self._means[candidate]
+        return seconds * mean if mean < inf else None
 
     def work(self, candidate: Candidate) -> AnyWork | None:
         """The work of a candidate's kernel; None if it is not legal, or could not be lowered. OutOfTimeError if no time

@@ -86,7 +86,7 @@ def test_emulated_with_every_check(name: str):
 def test_every_stage_runs_one_kernel(stage: str):
     case, module = CASES["linear"], CASES["linear"].module()
     dispatch_everything(module, "cpu")
-    lower(module, after="schedule", to=stage)
+    lower(module, "cpu", after="schedule", to=stage)
     assert print_text(parse(print_text(module))) == print_text(module)
     for extents in ({"b": 1, "s": 1}, {"b": 2, "s": 7}, {"b": 3, "s": 14}):
         given, exact = case.arguments(extents, beyond=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, product
-from math import inf, prod
+from itertools import count
+from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,15 +42,15 @@ from treadle.passes.schedule.instance import (
 from treadle.schedules.default_template import default_template
 from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
 from treadle.schedules.register_tile import SHORT_HEIGHTS
+from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
-from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, gpu_seconds
+from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, predicted_seconds
 from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
-from treadle.schedules.search.programs import decisions_of, replay
+from treadle.schedules.search.programs import Replayed, decisions_of, replay
 from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.shapes.dim import parse_dim
@@ -67,8 +67,6 @@ LEAST_LOSS = 0.05
 """The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
 _Instance: TypeAlias = tuple[tuple[int, ...], int]
 """The extents of a product's result, and its terms."""
-_TILES = sorted(product((1, 8, 16, 32, 64, 128, 256), repeat=2), key=prod)
-"""Rows and columns to whose multiples an instance is padded until a template cuts it in whole tiles."""
 
 
 class RangedSchedules:
@@ -97,25 +95,15 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     with the other. Groups of other anchors, whose schedules do not depend on such extents or are not predicted, have
     their default.
     """
-    anchor = anchor_of(fused)
-    points = module_points(fused) if isinstance(anchor, MatmulOp) else []
-    if not points or not isinstance(anchor, MatmulOp):
+    points = module_points(fused)
+    times = PointTimes.of(fused, points, target)
+    if times is None or len(times.instances) < 2:
         return default
-    required = required_within(fused, anchor.result)
-    main = enclosing_function(fused)
-    extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
-    shapes = [
-        (needed_shape(anchor.shape, required, point.extents), needed_terms(anchor, point.extents, extents))
-        for point in points
-    ]
-    instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in shapes}
-    if len(instances) < 2:
-        return default
-    first = [default, *_equal_panels(anchor, default, target)]
-    uses = list(dict.fromkeys([*first, *_defaults(anchor, list(instances.values()), target)]))
+    first = [default, *_equal_panels(times.anchor, default, target)]
+    uses = list(dict.fromkeys([*first, *_defaults(times.anchor, list(times.instances.values()), target)]))
     if len(uses) == 1:
         return default
-    table = {use: _times(instances, shapes, use, target, anchor) for use in uses}
+    table = {use: times.of_use(use) for use in uses}
     if inf in table[default]:
         return default
     found = [chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, use) for use in first]
@@ -193,36 +181,79 @@ def _equal_panels(anchor: MatmulOp, default: UseAttr, target: Target) -> list[Us
     return [UseAttr.get(MatmulCpu.name, choices) for choices in equal_panels(anchor, default.knobs(), target)]
 
 
-def _times(
-    instances: Mapping[_Instance, MatmulOp], points: Sequence[_Instance], use: UseAttr, target: Target, whole: MatmulOp
-) -> list[float]:
-    """The predicted seconds of a whole product's kernel at each point, by the instance that is needed there; infinite
-    where nothing predicts it."""
-    choices, seconds = use.knobs(), dict[_Instance, float]()
-    if use.template.data == MatmulCpu.name:
-        grid, loads = blocks_of(whole, choices, target), right_loads(whole, choices, target)
-        for key, instance in instances.items():
-            work = product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads)
-            seconds[key] = cpu_seconds(work, target, UNHIDDEN)
-    else:
-        times: dict[tuple[int, ...], float] = {}
-        for key, instance in instances.items():
-            shape = _padded(instance, TEMPLATES[use.template.data], choices)
-            if shape is not None and shape not in times:
-                padded = instance_of(instance, shape, is_plain=True)
-                work = work_of(Group(padded), use, target)
-                assert isinstance(work, GpuWork)
-                times[shape] = gpu_seconds(work, target)
-            seconds[key] = inf if shape is None else times[shape]
-    return [seconds[point] for point in points]
+class PointTimes:
+    """The predicted seconds of a product's kernels at points of a range: with the rounds and the padding that blocks of
+    the whole product's kernel have for the extents of each.
 
+    A micro-kernel is one for all points: what a block does is known from the whole product, and a point decides how
+    many of them there are, and how much of their work is padding. Source: DietCode (MLSys 2022), equations 2 and 3.
+    """
 
-def _padded(instance: MatmulOp, template: Template, choices: Choices) -> tuple[int, ...] | None:
-    """The shape of a GPU's product by itself whose rows and columns are those of whole tiles; None without one."""
-    *batch, rows, columns = instance.shape
-    shapes = ((*batch, -(-rows // high) * high, -(-columns // wide) * wide) for high, wide in _TILES)
-    wholes = (shape for shape in shapes if template.is_whole(instance_of(instance, shape, is_plain=True), choices))
-    return next(wholes, None)
+    def __init__(self, anchor: MatmulOp, points: Sequence[Point], keys: Sequence[_Instance], target: Target):
+        self.anchor, self._target, self._keys = anchor, target, keys
+        self._weights = [point.weight for point in points]
+        self.instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in keys}
+        self._whole: _Instance = (tuple(anchor.shape), anchor.reduction_extent)
+
+    @classmethod
+    def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
+        """None for another anchor than a product, and where all points need all of it."""
+        anchor, main = anchor_of(fused), enclosing_function(fused)
+        if not points or not isinstance(anchor, MatmulOp):
+            return None
+        required = required_within(fused, anchor.result)
+        extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
+        keys = [
+            (needed_shape(anchor.shape, required, point.extents), needed_terms(anchor, point.extents, extents))
+            for point in points
+        ]
+        found = cls(anchor, points, keys, target)
+        return found if found.instances.keys() != {found._whole} else None
+
+    def of_use(self, use: UseAttr) -> list[float]:
+        """The seconds of a template's kernel at each point; infinite where nothing predicts it."""
+        seconds = self._of_use(use, self.instances)
+        return [seconds[key] for key in self._keys]
+
+    def mean(self, candidate: Candidate, search: Task) -> float:
+        """The mean over the calls that the points stand for, as a part of what the whole product takes; infinite where
+        nothing predicts that. Of nests, each point is predicted as a product of its own.
+
+        search: of the whole product; TreadleError for a candidate that is not legal
+        """
+        replayed, every = search.replay(candidate), {**self.instances, self._whole: self.anchor}
+        if isinstance(replayed, UseAttr):
+            seconds = self._of_use(replayed, every)
+        else:
+            program = search.by_name[candidate.program]
+            seconds = {key: self._of_program(program, candidate, each) for key, each in every.items()}
+        if inf in seconds.values():
+            return inf
+        total = sum(weight * seconds[key] for key, weight in zip(self._keys, self._weights, strict=True))
+        return total / seconds[self._whole]
+
+    def _of_program(self, program: ProgramOp, candidate: Candidate, instance: MatmulOp) -> float:
+        try:
+            return self._seconds(replay(program, candidate.decisions, instance, self._target), instance)
+        except TreadleError:
+            return inf
+
+    def _of_use(self, use: UseAttr, instances: Mapping[_Instance, MatmulOp]) -> dict[_Instance, float]:
+        if use.template.data != MatmulCpu.name:
+            return {key: self._seconds(use, instance) for key, instance in instances.items()}
+        choices, target = use.knobs(), self._target
+        grid, loads = blocks_of(self.anchor, choices, target), right_loads(self.anchor, choices, target)
+        works = {
+            key: product_work(each, choices, target, SHORT_HEIGHTS, grid, loads) for key, each in instances.items()
+        }
+        return {key: cpu_seconds(work, target, UNHIDDEN) for key, work in works.items()}
+
+    def _seconds(self, replayed: Replayed, instance: MatmulOp) -> float:
+        """Of a kernel for one instance, whose blocks are as large as those of the whole product's."""
+        try:
+            return predicted_seconds(work_of(Group(instance), replayed, self._target), self._target)
+        except TreadleError:
+            return inf
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from treadle.schedules.templates.matmul_mma_tile import (
     PRODUCT_N,
     MmaTile,
     SharedTile,
-    is_whole,
     mma_tile,
 )
 from treadle.target import Target
@@ -194,10 +193,6 @@ class MatmulMma(Template):
         assert isinstance(anchor, MatmulOp)
         tile = mma_tile(anchor, choices)
         return MmaKernel(anchor, tile, number(choices, "split_k")).build(name)
-
-    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
-        assert isinstance(anchor, MatmulOp)
-        return is_whole(anchor, mma_tile(anchor, choices), number(choices, "split_k"))
 
 
 class MatmulTf32(MatmulMma):

@@ -13,7 +13,6 @@ from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tiles import PRODUCT_K, WARP
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.access_analysis import has_contiguous_rows
-from treadle.schedules.split_k import shared_out
 from treadle.schedules.template import Choices, number
 
 CHUNK_BYTES = 16
@@ -138,11 +137,3 @@ def mma_tile(anchor: MatmulOp, choices: Choices) -> MmaTile:
         SharedTile(b_along_k, *((n, block_k) if b_along_k else (block_k, n)), size),
         PRODUCT_K[element],
     )  # fmt: skip
-
-
-def is_whole(anchor: MatmulOp, tile: MmaTile, split_k: int) -> bool:
-    """`Template.is_whole` of a product of floats whose rows begin at multiples of 16 bytes."""
-    slices, (m, n), k = shared_out(anchor, split_k, tile.block_k), anchor.shape[-2:], anchor.reduction_extent
-    chunk = tile.a.chunk
-    aligned = not (k % chunk or n % chunk) and tile.a.along_k and not tile.b.along_k
-    return tile.a.element_bytes > 1 and aligned and not (m % tile.m or n % tile.n) and slices.covered == k

@@ -31,7 +31,7 @@ from treadle.schedules.template import (
     number,
     shared_by_batch,
 )
-from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile, is_whole
+from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile
 from treadle.target import Target
 
 _MANY = 64
@@ -170,10 +170,6 @@ class MatmulSimt(Template):
         assert isinstance(anchor, MatmulOp)
         tile = SimtTile(choices)
         return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, tile.min_blocks)
-
-    def is_whole(self, anchor: Anchor, choices: Choices) -> bool:
-        assert isinstance(anchor, MatmulOp)
-        return is_whole(anchor, SimtTile(choices), number(choices, "split_k"))
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:

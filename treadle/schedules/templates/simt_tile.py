@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects.builtin import f32
-
-from treadle.dialects.graph import MatmulOp
 from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.schedules.split_k import shared_out
 from treadle.schedules.template import Choices, number
 
 _LANES = (4, 8)
@@ -123,13 +119,3 @@ def _pair(choices: Choices, name: str) -> tuple[int, int]:
     value = choices[name]
     assert isinstance(value, tuple) and len(value) == 2
     return value[0], value[1]
-
-
-def is_whole(anchor: MatmulOp, tile: SimtTile, split_k: int) -> bool:
-    """`Template.is_whole` of a product of f32 with a loop of at least two steps."""
-    slices, (m, n), k = shared_out(anchor, split_k, tile.block_k), anchor.shape[-2:], anchor.reduction_extent
-    a, b = tile.a_filling, tile.b_filling
-    if anchor.type.get_element_type() != f32 or a is None or b is None or not tile.a_transposed or tile.b_transposed:
-        return False
-    whole = not m % tile.m and not n % tile.n and slices.covered == k
-    return whole and slices.each >= 3 and not k % a.vector and not n % b.vector
