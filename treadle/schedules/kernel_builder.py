@@ -352,7 +352,11 @@ class KernelBuilder(DefinitionBuilder):
         unroll: bool = False,
         vector: bool = False,
     ) -> Generator[Sequence[Index]]:
-        """`for names in mapping(worker)`."""
+        """`for names in mapping(worker)`: the tasks of a worker, such as `b.thread` or `b.block`, as indices.
+
+        worker: none for a mapping of one, such as `repeat(4, 4)`; unroll: as straight code; vector: the last dimension
+        in vectors
+        """
         op = ForOp(mapping, None if worker is None else worker.value, unroll=unroll)
         if vector:
             op.attributes["loop.vector"] = UnitAttr()
@@ -371,6 +375,7 @@ class KernelBuilder(DefinitionBuilder):
         space: Space = Space.REGISTER,
         swizzle: Swizzle | None = None,
     ) -> SSAValue:
+        """A buffer of the calling thread (registers), or of its block (shared memory), whose elements are undefined."""
         op = AllocOp(buffer_type(tuple(shape), element, space, swizzle))
         op.buffer.name_hint = name
         return self.insert(op)
@@ -382,6 +387,7 @@ class KernelBuilder(DefinitionBuilder):
         where: Predicate | SSAValue | None = None,
         otherwise: SSAValue | None = None,
     ) -> Scalar:
+        """An element; `otherwise` where the predicate `where` does not hold, and then nothing is read."""
         return self.insert(LoadOp(buffer, self._all_ssa(indices), _plain_predicate(where), otherwise))
 
     def load_vector(self, buffer: SSAValue, type: VectorType) -> SSAValue:
@@ -436,6 +442,7 @@ class KernelBuilder(DefinitionBuilder):
         indices: Sequence[IndexLike],
         where: Predicate | SSAValue | None = None,
     ) -> None:
+        """Writes an element, where the predicate `where` holds, if there is one."""
         self._builder.insert(StoreOp(value, buffer, self._all_ssa(indices), _plain_predicate(where)))
 
     def copy(
@@ -450,6 +457,7 @@ class KernelBuilder(DefinitionBuilder):
         op.body.block.add_op(CopyYieldOp(result))
 
     def select(self, condition: Predicate | Scalar, a: Scalar, b: Scalar) -> Scalar:
+        """a where the condition holds, else b."""
         return super().select(condition.value if isinstance(condition, Predicate) else condition, a, b)
 
     def commit(self) -> None:
@@ -461,6 +469,7 @@ class KernelBuilder(DefinitionBuilder):
         self._builder.insert(WaitOp(pending))
 
     def barrier(self) -> None:
+        """All threads of the block have written before any goes on."""
         self._builder.insert(BarrierOp())
 
     def zeros(self, type: VectorType) -> SSAValue:
@@ -474,8 +483,11 @@ _BUILDER: ContextVar[Callable[[Sequence[SSAValue], TensorType], KernelBuilder] |
 
 
 def kernel_builder(tensors: Sequence[SSAValue], result: TensorType) -> KernelBuilder:
-    """The builder of a kernel that reads tensors and gives a result: every template and every nest asks for its builder
-    here, so that what they write can be recorded instead (`treadle/schedules/work/recorder.py`)."""
+    """The builder of a kernel that reads tensors and gives a result.
+
+    Every template and every nest asks for its builder here, since a search has what they write recorded instead, to
+    predict its time (`treadle/schedules/work/recorder.py`).
+    """
     given = _BUILDER.get()
     if given is not None:
         return given(tensors, result)
