@@ -213,6 +213,8 @@ class Template(ABC):
     name: ClassVar[str]
     kind: ClassVar[str]
     """The kind of target: cpu or cuda."""
+    least_capability: ClassVar[int] = 0
+    """The compute capability from which on GPUs have its instructions, 80 for `sm_80`."""
     knobs: ClassVar[tuple[Knob, ...]]
     precision: ClassVar[str] = "f32"
     """How exact products of f32 are; a template of a lower precision is a default only where that is asked for."""
@@ -226,6 +228,10 @@ class Template(ABC):
         """Has caches know the sources of a template that is none of Treadle's."""
         super().__init_subclass__()
         note_source(cls)
+
+    def runs_on(self, target: Target) -> bool:
+        """Whether the target is of the template's kind, and has its instructions."""
+        return self.kind == target.kind and self.least_capability <= target.capability
 
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:
@@ -311,6 +317,9 @@ class Template(ABC):
         """TreadleError unless the choices are in the space and within the target's limits."""
         if self.kind != target.kind:
             raise TreadleError(f"template {self.name!r} is for {self.kind} targets, not {target.name}", where)
+        if not self.runs_on(target):
+            message = f"template {self.name!r} needs instructions that {target.name} does not have"
+            raise TreadleError(message, where, f"sm_{self.least_capability} and later architectures")
         if not has_elements(anchor):
             raise TreadleError(f"template {self.name!r} schedules no empty tensor", where, "extents from 1 upwards")
         if not self.fits(anchor):

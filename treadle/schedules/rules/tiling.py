@@ -230,7 +230,7 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool 
             return ()
         terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
-        ways = (False, True) if ahead else (False,)
+        ways = (False, True) if ahead and draft.target.copies_asynchronously else (False,)
         places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
         tried = [_staged(draft, reads, level, memory, way) for level, reads in places_and_reads for way in ways]
         found = {str(each): each for each in tried if each is not None}

@@ -70,6 +70,7 @@ class MatmulMma(Template):
     name: ClassVar[str] = "matmul_mma"
     kind: ClassVar[str] = "cuda"
     copies_ahead: ClassVar[bool] = True
+    least_capability: ClassVar[int] = 80
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
         Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
