@@ -73,6 +73,10 @@ REJECTED: dict[str, tuple[object, str]] = {
     "twice": (of(knobs=(Knob("a", (1,), ""),) * 2), "template 'mine': 'a' is there twice; accepted: letters"),
     "knob": (of(knobs=(Knob("a b", (1,), ""),)), "template 'mine': 'a b' is no name of a knob; accepted: letters"),
     "none": (of(knobs=(Knob("a", (), ""),)), "template 'mine': knob 'a' has no values; accepted: one or more"),
+    "unless given": (
+        of(knobs=(Knob("a", (1, 2), "", 3),)),
+        "template 'mine': knob 'a' is 3 unless given; accepted: one of its values",
+    ),
     "float": (
         of(knobs=(Knob("a", (1, cast("Any", 0.5)), ""),)),
         r"template 'mine': knob 'a' has the value 0\.5 of type float; accepted: int, bool, str, tuple of int",

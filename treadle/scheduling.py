@@ -163,6 +163,8 @@ def _check_knobs(template: Template, where: str) -> None:
             raise TreadleError(f"{knob.name!r} is {said}", where, "letters, digits and underscores, each name once")
         if not knob.values:
             raise TreadleError(f"knob {knob.name!r} has no values", where, "one or more")
+        if knob.unless_given is not None and not knob.allows(knob.unless_given):
+            raise TreadleError(f"knob {knob.name!r} is {knob.unless_given!r} unless given", where, "one of its values")
         for value in knob.values:
             if not _is_choice(value):
                 message = f"knob {knob.name!r} has the value {value!r} of type {type(value).__name__}"

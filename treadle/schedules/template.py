@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise, product
 from math import prod
 from typing import Any, ClassVar, TypeAlias, cast
@@ -94,11 +95,13 @@ class Knob:
     """One decision that a template leaves open.
 
     name: its name in `#schedule.use`; values: what may be chosen; meaning: one line for users
+    unless_given: its value where a schedule does not give it, if it may be left out: no search tries others
     """
 
     name: str
     values: tuple[Choice, ...]
     meaning: str
+    unless_given: Choice | None = None
 
     def allows(self, value: Choice) -> bool:
         """Whether the value is in the space; `true` is not 1 here, although Python says so."""
@@ -124,7 +127,7 @@ class Space:
     @property
     def combinations(self) -> int:
         """How many combinations there are before any is rejected."""
-        return prod(len(knob.values) for knob in self.knobs if knob.name not in self.dependent)
+        return prod(len(knob.values) for knob in self._free)
 
     def __iter__(self) -> Iterator[dict[str, Choice]]:
         return (choices for choices in self._product() if self._beyond(choices) is None)
@@ -144,7 +147,7 @@ class Space:
                 return TreadleError(f"template {self.template!r} has no knob {name!r}", accepted=sorted(knobs))
             if not knobs[name].allows(value):
                 return self._not_allowed(knobs[name], value)
-        missing = [name for name in knobs if name not in choices]
+        missing = [name for name, knob in knobs.items() if name not in choices and knob.unless_given is None]
         if missing:
             return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
         for name, follows in self.dependent.items():
@@ -184,10 +187,14 @@ class Space:
         message = f"knob {knob.name!r} of template {self.template!r} is {choice_text(value)}"
         return TreadleError(message, accepted=values_text(knob.values))
 
+    @cached_property
+    def _free(self) -> list[Knob]:
+        """The knobs that a search decides."""
+        return [knob for knob in self.knobs if knob.name not in self.dependent and knob.unless_given is None]
+
     def _product(self) -> Iterator[dict[str, Choice]]:
-        free = [knob for knob in self.knobs if knob.name not in self.dependent]
-        for values in product(*(knob.values for knob in free)):
-            choices = dict(zip((knob.name for knob in free), values, strict=True))
+        for values in product(*(knob.values for knob in self._free)):
+            choices = dict(zip((knob.name for knob in self._free), values, strict=True))
             yield choices | {name: follows(choices) for name, follows in self.dependent.items()}
 
 
