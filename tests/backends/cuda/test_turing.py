@@ -16,11 +16,13 @@ import treadle
 from tests.backends.cuda.conformance.cases import CASES, kernels_of
 from tests.schedules.nest.test_box import MATMUL, TILES
 from tests.schedules.nest.test_nest import program
+from tests.schedules.rules.scheduled import anchor
 from treadle import ir
 from treadle.backends.cuda.compiler import Unit, compile_cubin
 from treadle.dialects.graph import AttentionOp, ConvOp, MatmulOp, SoftmaxOp, UnaryOp
 from treadle.errors import TreadleError
 from treadle.schedules.nest.replay import nest_of
+from treadle.schedules.rules import default_rules, programs
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -110,6 +112,22 @@ def test_a_template_for_tensor_cores_is_refused() -> None:
         treadle.compile(ir.parse(text), T4, after="schedule")
     found = {name for name, template in TEMPLATES.items() if template.kind == "cuda" and not template.runs_on(T4)}
     assert found == {"matmul_mma", "matmul_int8", "matmul_tf32", "attention_mma"}
+
+
+def test_kernels_of_a_later_gpu_are_refused() -> None:
+    module = module_of({"a": (640, 640), "b": (640, 640)}, lambda e: e.add(MatmulOp(e["a"], e["b"])), "float16")
+    ir.lower(module, "sm_80", to="loops")
+    with pytest.raises(TreadleError, match=r"'cuda\.cp_async' is no instruction of sm_75; accepted: sm_80 and later"):
+        ir.lower(module, "sm_75", after="loops")
+
+
+def test_rules_write_no_asynchronous_copies() -> None:
+    product = anchor("GMM", T4)
+    texts = {
+        name: "".join(map(str, programs(product, Target.parse(name), default_rules(Target.parse(name)))))
+        for name in ("sm_75", "sm_80")
+    }
+    assert "async" in texts["sm_80"] and "async" not in texts["sm_75"] and "schedule.stage" in texts["sm_75"]
 
 
 def test_asynchronous_copies_are_refused() -> None:
