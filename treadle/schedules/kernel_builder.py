@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from xdsl.dialects import arith, scf, vector
@@ -41,7 +42,7 @@ from treadle.dialects.loop import (
     zeros,
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
-from treadle.dialects.task import ForOp, YieldOp
+from treadle.dialects.task import ForOp, YieldOp, repeat, spatial
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
@@ -366,6 +367,23 @@ class KernelBuilder(DefinitionBuilder):
         with self._inside(op.body.block):
             yield [Index(arg, self) for arg in op.body.block.args]
         op.body.block.add_op(YieldOp())
+
+    def task_of_block(self, mapping: TaskMapping) -> Sequence[Index]:
+        """The task of the calling block in a mapping without loops, such as `spatial(rows, columns)`."""
+        return mapping.task(self.block, [])
+
+    @contextmanager
+    def tasks_of_block(self, name: str, total: int, each: int) -> Generator[Index]:
+        """The tasks of the calling block where each has that many neighbours of `total`, and none beyond the end.
+
+        They are a loop at once, which `loop-skip-padding` ends where what is required ends, before mappings are
+        lowered.
+        """
+        mapping = spatial(ceil(total / each)) * repeat(each)
+        with self.loop(name, each) as step:
+            (task,) = mapping.task(self.block, [step])
+            with self.when(task < total if total % each else None):
+                yield task
 
     def alloc(
         self,
