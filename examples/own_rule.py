@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 import treadle
 from treadle import ir
 from treadle.dialects.graph import ConvOp
-from treadle.schedules.rules import Draft, Rule, staged, tiled, vectorised
+from treadle.scheduling import Draft, Rule, staged, tiled, vectorised
 from treadle.tuning.tuner import Group
 
 

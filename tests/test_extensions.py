@@ -34,7 +34,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(extensions, "_added", [])
+    monkeypatch.setattr(extensions, "_added", {})
     yield folder
     for name in [name for name in sys.modules if name.startswith(NAME)]:
         del sys.modules[name]

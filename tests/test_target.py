@@ -12,7 +12,9 @@ from treadle.passes.registry import parse_passes
 from treadle.target import KIB, TARGETS, Target
 
 
-@pytest.mark.parametrize("name", ["cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    "name", ["cpu", "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"]
+)
 def test_parse_returns_the_target_of_that_name(name: str) -> None:
     assert Target.parse(name).name == name
 
@@ -96,7 +98,7 @@ UNREADABLE = {
     "sm_80{multiprocessors=1.5}": "multiprocessors is '1.5'; accepted: a whole number",
     "sm_80{peak_f32=fast}": "peak_f32 is 'fast'; accepted: a number",
     "sm_88{multiprocessors=16}": "target 'sm_88' has no kind and no device and no peak_f32 and no peak_bandwidth",
-    "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, sm_80",
+    "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, sm_75",
     "sm_80{multiprocessors=0}": "target 'sm_80': multiprocessors is 0; accepted: a whole number from 1 to",
     "sm_80{multiprocessors=9999999999999}": "accepted: a whole number from 1 to 1099511627776",
     "sm_80{peak_f32=nan}": "peak_f32 is nan; accepted: a number from 1",
@@ -108,8 +110,8 @@ UNREADABLE = {
     "sm_80{matrix_unit=amx}": "there is no field 'matrix_unit'",
     "cpu{isa=i386}": "target 'cpu': isa is 'i386'; accepted: native, x86-64, x86-64-v2",
     "sm_80{warp_size=64}": "warp_size is 64; accepted: 32 on a GPU, else 1",
-    "cpu{kind=cuda}": "'cpu' is no GPU to compile for; accepted: sm_80 and later architectures",
-    "sm_75{kind=cuda device=T4 peak_f32=1 peak_bandwidth=1}": "'sm_75' is no GPU to compile for; accepted: sm_80",
+    "cpu{kind=cuda}": "'cpu' is no GPU to compile for; accepted: sm_75 and later architectures",
+    "sm_70{kind=cuda device=V100 peak_f32=1 peak_bandwidth=1}": "'sm_70' is no GPU to compile for; accepted: sm_75",
     "sm_80{kind=cpu}": "'sm_80' is no name of a processor; accepted: small letters, digits and _",
     "sm_80{kind=tpu}": "kind is 'tpu'; accepted: cpu, cuda",
 }
@@ -137,6 +139,7 @@ def test_limits_of_ampere_differ_by_chip() -> None:
 # CUDA C++ Programming Guide 13.0, technical specifications per compute capability: resident threads and blocks of a
 # multiprocessor, and KiB of shared memory of a multiprocessor and of a block.
 LIMITS = {
+    "sm_75": (1024, 16, 64, 64),
     "sm_80": (2048, 32, 164, 163),
     "sm_86": (1536, 16, 100, 99),
     "sm_87": (1536, 16, 164, 163),
@@ -167,6 +170,7 @@ def test_every_gpu_has_its_limits_checked() -> None:
 
 # f32 lanes of a multiprocessor, boost clock in GHz, bits of the memory's bus, Gbit/s of one of its pins.
 CHIPS = {
+    "sm_75": (64, 1.590, 256, 10.0),
     "sm_80": (64, 1.410, 5120, 3.186),
     "sm_86": (128, 1.695, 384, 19.5),
     "sm_87": (128, 1.300, 256, 6.4),
@@ -228,12 +232,19 @@ def test_sm_90a_is_sm_90_by_another_name() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [((8, 0), "sm_80"), ((8, 8), "sm_87"), ((9, 0), "sm_90a"), ((10, 3), "sm_100"), ((12, 1), "sm_120")],
+    [
+        ((7, 5), "sm_75"),
+        ((8, 0), "sm_80"),
+        ((8, 8), "sm_87"),
+        ((9, 0), "sm_90a"),
+        ((10, 3), "sm_100"),
+        ((12, 1), "sm_120"),
+    ],
 )
 def test_a_device_gets_the_newest_target_that_it_runs(capability: tuple[int, int], name: str) -> None:
     assert Target.for_capability(*capability).name == name
 
 
 def test_a_device_of_another_generation_gets_none() -> None:
-    with pytest.raises(TreadleError, match=r"capability 7\.5"):
-        Target.for_capability(7, 5)
+    with pytest.raises(TreadleError, match=r"capability 7\.2"):
+        Target.for_capability(7, 2)

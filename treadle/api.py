@@ -52,7 +52,7 @@ _OF_TORCH = {"torch.nn.modules.module.Module", "torch.export.exported_program.Ex
 
 _TEXT_ALONE = "the kernels are text without cubins, which the emulator runs and a GPU does not"
 EMULATED = "sm_80"
-"""The GPU that the target "cuda" means on the emulator: the oldest, whose instructions every later one has."""
+"""The GPU that the target "cuda" means on the emulator: the oldest for which all templates are."""
 
 
 def compile(

@@ -7,18 +7,20 @@ import runpy
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import treadle
 from docs.build.architecture import ROOT, Excerpts, rewrite
 from docs.build.excerpts import block, shortened
-from treadle import ir, onnx_backend
+from treadle import ir, onnx_backend, scheduling
 from treadle.errors import TreadleError
 from treadle.tools.reporting import run_reporting
 
 DOCUMENT, BACKEND = "docs/embedding.md", "docs/new-backend.md"
 EXAMPLE = ROOT / "examples" / "embed_model.py"
+TEMPLATE_EXAMPLE = ROOT / "examples" / "own_template.py"
 BACKEND_EXAMPLE = ROOT / "examples" / "scalar_backend.py"
 
 REJECTED = (
@@ -50,6 +52,17 @@ def _of_backend(first: str, behind: str) -> str:
     return f"```python\n{source[begin : source.index(behind, begin)].rstrip()}\n```\n"
 
 
+def _template() -> str:
+    """The CPU's template of the example, and how many lines it has beside the GPU's."""
+    source = TEMPLATE_EXAMPLE.read_text()
+    marks = ("class Product(", "class ProductOnCpu(", "class ProductOnGpu(", "def layer(")
+    base, cpu, gpu = (source[source.index(a) : source.index(b)] for a, b in pairwise(marks))
+    lines = [sum(1 for line in part.splitlines() if line) for part in (base, cpu, gpu)]
+    code = f'{base}{cpu.rstrip()}\n\n\nregister_template(ProductOnCpu, before="matmul_cpu")\n'
+    said = f"These are {lines[0] + lines[1]} lines, and the template for GPUs has {lines[2]} more."
+    return f"```python\n{code}```\n\n{said}\n"
+
+
 def _decision() -> str:
     example: dict[str, Any] = runpy.run_path(str(EXAMPLE))
     text = example["decisions"](example["layer"]())
@@ -70,14 +83,25 @@ def _rejection(text: str) -> str:
 
 def _public() -> str:
     lines = ["| name | what |", "|---|---|"]
-    for module in (treadle, ir, onnx_backend):
+    for module in (treadle, ir, onnx_backend, scheduling):
         names = [name for name in module.__all__ if not name.startswith("__")]
         lines += [f"| `{module.__name__}.{name}` | {_summary(module, name)} |" for name in sorted(names, key=str.lower)]
     return "\n".join(lines) + "\n"
 
 
+_ALIASES = {
+    "Anchor": "What a template schedules: a `graph.compute`, or an operator that is scheduled as a whole",
+    "Choice": "A knob's value: `int`, `bool`, `str` or a tuple of `int`",
+    "Choices": "Values of a template's knobs, by name",
+    "Rule": "A function from a `Draft` to those that go on from it",
+}
+"""Types that have no docstring."""
+
+
 def _summary(module: ModuleType, name: str) -> str:
     """The first sentence of what a public name says of itself."""
+    if name in _ALIASES:
+        return _ALIASES[name]
     value: Callable[..., object] | tuple[str, ...] = getattr(module, name)
     text = inspect.getdoc(value) if callable(value) else f"{', '.join(f'`{each}`' for each in value)}."
     assert text, f"{name} has no docstring"
@@ -88,6 +112,7 @@ def _summary(module: ModuleType, name: str) -> str:
 EXCERPTS: Excerpts = {
     "embedded layer": _layer,
     "embedded decision": _decision,
+    "own template": _template,
     "embedding errors": _errors,
     "public names": _public,
 }

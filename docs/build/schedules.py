@@ -29,7 +29,7 @@ def _table(header: list[str], rows: Iterator[list[str]]) -> str:
 def _knobs() -> str:
     """Every template's knobs."""
     rows = (
-        [f"`{template.name}`", f"`{knob.name}`", _values(knob), knob.meaning]
+        [f"`{template.name}`", f"`{knob.name}`", _values(knob), knob.meaning + _unless_given(knob)]
         for template in TEMPLATES.values()
         for knob in template.knobs
     )
@@ -39,6 +39,10 @@ def _knobs() -> str:
 def _values(knob: Knob) -> str:
     """What may be chosen."""
     return values_text(knob.values, _value)
+
+
+def _unless_given(knob: Knob) -> str:
+    return "" if knob.unless_given is None else f"; {_value(knob.unless_given)} unless given, no search tries others"
 
 
 def _value(value: object) -> str:

@@ -6,10 +6,12 @@ import pytest
 
 from examples.own_rule import RULES, convolution, main, whole_windows
 from tests.schedules.rules.scheduled import CPU, anchor, groups_of
+from treadle.passes.schedule.construct import default_programs
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, programs
+from treadle.scheduling import register_rule
 
 
 def test_the_rule_is_an_alternative() -> None:
@@ -19,6 +21,15 @@ def test_the_rule_is_an_alternative() -> None:
     own = [str(program) for program in with_it if "schedule.mark unroll" in str(program)]
     assert len(with_it) == len(without) + len(own) and len(own) == 3, "as it is, with one and with both reads staged"
     assert all('sample_tile "tile" 2 from' in text and "mark vector %l1" in text for text in own)
+
+
+def test_a_registered_rule_is_one_of_every_search() -> None:
+    (group,) = groups_of(convolution(16, 2, 9), CPU)
+    of = anchor_of(group)
+    without = set(map(str, default_programs(of, CPU)))
+    with register_rule(whole_windows):
+        assert len(default_programs(of, CPU)) > len(without)
+    assert set(map(str, default_programs(of, CPU))) == without
 
 
 def test_the_rule_does_not_apply_to_products() -> None:

@@ -153,7 +153,7 @@ def test_it_comes_before_the_template_without_tensor_cores():
     assert list(TEMPLATES).index("attention_mma") < list(TEMPLATES).index("attention_cuda")
 
 
-@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.is_cuda], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if TEMPLATE.runs_on(t)], ids=lambda t: t.name)
 @pytest.mark.parametrize("size", [1, 7, 64, 97, 128, 160, 176])
 def test_defaults_are_legal(size: int, target: Target):
     for m, n, heads in ((1, 1000, 1), (128, 128, 12), (5, 3, 2), (4096, 4096, 32)):

@@ -90,7 +90,7 @@ def test_the_inner_loop_of_a_product_multiplies(target: str) -> None:
 
 
 PRIME = 2039
-GPUS = [name for name, target in ALL_TARGETS.items() if target.is_cuda]
+GPUS = [name for name, target in ALL_TARGETS.items() if target.copies_asynchronously]
 PRODUCTS = {"matmul_simt": "float32", "matmul_mma": "float16", "matmul_tf32": "float32"}
 
 

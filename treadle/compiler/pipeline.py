@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from treadle.errors import TOO_DEEP, TreadleError
 from treadle.passes.entry import check_sizes
-from treadle.passes.instruments import Instrument, check_legal
+from treadle.passes.instruments import Instrument, check_instructions, check_legal
 from treadle.passes.registry import parse_passes, unknown
 from treadle.target import Target, TargetKind
 from treadle.target.options import CompileOptions
@@ -312,6 +312,7 @@ def lower(
         for step in passes_of(stage, target, options, passes):
             _run(context, module, stage, step, instruments)
         check_legal(module, stage.name, target.kind)
+        check_instructions(module, target)
 
 
 def _run(context: Context, module: ModuleOp, stage: Stage, step: ModulePass, instruments: Sequence[Instrument]) -> None:

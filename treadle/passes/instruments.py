@@ -15,6 +15,7 @@ from xdsl.traits import IsolatedFromAbove
 from treadle.dialects.location import ir_text, location_of
 from treadle.errors import TreadleError
 from treadle.passes.scalar_forms import missing_form
+from treadle.target import Target
 
 # Whether every value is defined before it is used, which xDSL's verifier does not check.
 
@@ -136,6 +137,23 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
             raise TreadleError(
                 message, location_of(op) or stage, "extents from 1 upwards: graph-drop-empty removes others"
             )
+
+
+_CAPABILITIES: Mapping[str, int] = dict.fromkeys(
+    ("cuda.cp_async", "cuda.cp_async_commit", "cuda.cp_async_wait", "cuda.mma", "cuda.round_tf32"), 80
+)
+"""The compute capability from which on GPUs have an operation's instruction, where some have not."""
+
+
+def check_instructions(module: ModuleOp, target: Target) -> None:
+    """Raises TreadleError naming the first operation for which a GPU has no instruction."""
+    if not 0 < target.capability < max(_CAPABILITIES.values()):
+        return
+    for op in module.walk():
+        least = _CAPABILITIES.get(op.name, 0)
+        if least > target.capability:
+            message = f"'{op.name}' is no instruction of {target.name}"
+            raise TreadleError(message, location_of(op) or "lower", f"sm_{least} and later architectures")
 
 
 def _touches_empty(op: Operation) -> bool:

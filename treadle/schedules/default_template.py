@@ -21,7 +21,7 @@ def default_template(anchor: Operation, target: Target) -> Template | None:
         return None
     for wanted in _precisions(anchor):
         for template in TEMPLATES.values():
-            if template.kind != target.kind or template.precision != wanted:
+            if not template.runs_on(target) or template.precision != wanted:
                 continue
             if template.fits(anchor) and template.has_default(anchor, target):
                 return template
@@ -29,8 +29,8 @@ def default_template(anchor: Operation, target: Target) -> Template | None:
 
 
 def is_allowed(template: Template, anchor: Operation, target: Target) -> bool:
-    """Whether a template is for the kind of target, and as exact as the anchor asks for."""
-    return template.kind == target.kind and template.precision in _precisions(anchor)
+    """Whether a template is for the target, and as exact as the anchor asks for."""
+    return template.runs_on(target) and template.precision in _precisions(anchor)
 
 
 def _precisions(anchor: Operation) -> tuple[str, ...]:

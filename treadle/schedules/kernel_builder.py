@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from xdsl.dialects import arith, scf, vector
@@ -41,7 +42,7 @@ from treadle.dialects.loop import (
     zeros,
 )
 from treadle.dialects.loop import YieldOp as CopyYieldOp
-from treadle.dialects.task import ForOp, YieldOp
+from treadle.dialects.task import ForOp, YieldOp, repeat, spatial
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
@@ -352,7 +353,11 @@ class KernelBuilder(DefinitionBuilder):
         unroll: bool = False,
         vector: bool = False,
     ) -> Generator[Sequence[Index]]:
-        """`for names in mapping(worker)`."""
+        """`for names in mapping(worker)`: the tasks of a worker, such as `b.thread` or `b.block`, as indices.
+
+        worker: none for a mapping of one, such as `repeat(4, 4)`; unroll: as straight code; vector: the last dimension
+        in vectors
+        """
         op = ForOp(mapping, None if worker is None else worker.value, unroll=unroll)
         if vector:
             op.attributes["loop.vector"] = UnitAttr()
@@ -363,6 +368,23 @@ class KernelBuilder(DefinitionBuilder):
             yield [Index(arg, self) for arg in op.body.block.args]
         op.body.block.add_op(YieldOp())
 
+    def task_of_block(self, mapping: TaskMapping) -> Sequence[Index]:
+        """The task of the calling block in a mapping without loops, such as `spatial(rows, columns)`."""
+        return mapping.task(self.block, [])
+
+    @contextmanager
+    def tasks_of_block(self, name: str, total: int, each: int) -> Generator[Index]:
+        """The tasks of the calling block where each has that many neighbours of `total`, and none beyond the end.
+
+        They are a loop at once, which `loop-skip-padding` ends where what is required ends, before mappings are
+        lowered.
+        """
+        mapping = spatial(ceil(total / each)) * repeat(each)
+        with self.loop(name, each) as step:
+            (task,) = mapping.task(self.block, [step])
+            with self.when(task < total if total % each else None):
+                yield task
+
     def alloc(
         self,
         name: str,
@@ -371,6 +393,7 @@ class KernelBuilder(DefinitionBuilder):
         space: Space = Space.REGISTER,
         swizzle: Swizzle | None = None,
     ) -> SSAValue:
+        """A buffer of the calling thread (registers), or of its block (shared memory), whose elements are undefined."""
         op = AllocOp(buffer_type(tuple(shape), element, space, swizzle))
         op.buffer.name_hint = name
         return self.insert(op)
@@ -382,6 +405,7 @@ class KernelBuilder(DefinitionBuilder):
         where: Predicate | SSAValue | None = None,
         otherwise: SSAValue | None = None,
     ) -> Scalar:
+        """An element; `otherwise` where the predicate `where` does not hold, and then nothing is read."""
         return self.insert(LoadOp(buffer, self._all_ssa(indices), _plain_predicate(where), otherwise))
 
     def load_vector(self, buffer: SSAValue, type: VectorType) -> SSAValue:
@@ -436,6 +460,7 @@ class KernelBuilder(DefinitionBuilder):
         indices: Sequence[IndexLike],
         where: Predicate | SSAValue | None = None,
     ) -> None:
+        """Writes an element, where the predicate `where` holds, if there is one."""
         self._builder.insert(StoreOp(value, buffer, self._all_ssa(indices), _plain_predicate(where)))
 
     def copy(
@@ -450,6 +475,7 @@ class KernelBuilder(DefinitionBuilder):
         op.body.block.add_op(CopyYieldOp(result))
 
     def select(self, condition: Predicate | Scalar, a: Scalar, b: Scalar) -> Scalar:
+        """a where the condition holds, else b."""
         return super().select(condition.value if isinstance(condition, Predicate) else condition, a, b)
 
     def commit(self) -> None:
@@ -461,6 +487,7 @@ class KernelBuilder(DefinitionBuilder):
         self._builder.insert(WaitOp(pending))
 
     def barrier(self) -> None:
+        """All threads of the block have written before any goes on."""
         self._builder.insert(BarrierOp())
 
     def zeros(self, type: VectorType) -> SSAValue:
@@ -474,8 +501,11 @@ _BUILDER: ContextVar[Callable[[Sequence[SSAValue], TensorType], KernelBuilder] |
 
 
 def kernel_builder(tensors: Sequence[SSAValue], result: TensorType) -> KernelBuilder:
-    """The builder of a kernel that reads tensors and gives a result: every template and every nest asks for its builder
-    here, so that what they write can be recorded instead (`treadle/schedules/work/recorder.py`)."""
+    """The builder of a kernel that reads tensors and gives a result.
+
+    Every template and every nest asks for its builder here, since a search has what they write recorded instead, to
+    predict its time (`treadle/schedules/work/recorder.py`).
+    """
     given = _BUILDER.get()
     if given is not None:
         return given(tensors, result)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 
-# Granularities of allocation since compute capability 8.0: CUDA occupancy calculator, sheet "GPU Data". A
-# multiprocessor has four parts with registers of their own, among which the warps of a block are distributed.
+# Granularities of allocation: CUDA occupancy calculator, sheet "GPU Data". A multiprocessor has four parts with
+# registers of their own, among which the warps of a block are distributed.
 _REGISTERS_PER_ALLOCATION = 256
 _PARTS = 4
-_SHARED_PER_ALLOCATION = 128
-_SHARED_RESERVED_PER_BLOCK = 1 * KIB
+_SHARED = (1 * KIB, 128)
+"""Bytes of shared memory that are reserved for every block, and of which the others are a multiple: from compute
+capability 8.0 on."""
+_SHARED_OF_TURING = (0, 256)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def occupancy_of(target: Target, threads: int, registers: int, shared_bytes: int
 
     warps = _ceil_div(threads, target.warp_size)
     registers_per_warp = _round_up(registers * target.warp_size, _REGISTERS_PER_ALLOCATION)
-    shared_per_block = _round_up(shared_bytes + _SHARED_RESERVED_PER_BLOCK, _SHARED_PER_ALLOCATION)
+    reserved, granularity = _SHARED if target.capability >= 80 else _SHARED_OF_TURING
+    shared_per_block = max(1, _round_up(shared_bytes + reserved, granularity))
     warps_per_part = target.registers_per_multiprocessor // _PARTS // max(1, registers_per_warp)
     limits: Mapping[str, int] = {
         "warps": target.max_warps_per_multiprocessor // warps,

@@ -1,6 +1,7 @@
-"""Split-k: the terms of a product shared out to several blocks, where its tiles are too few for a GPU.
+"""The grid of a product on a GPU: which tile a block computes, and split-k, the terms of a tile shared out to several
+blocks, where tiles are too few.
 
-Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", parallelized reductions.
+Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA": threadblock rasterization, parallelized reductions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,29 @@ from treadle.dialects.loop import Space
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder
 from treadle.schedules.template import Knob, check_limit
+
+# Thread-block swizzle.
+
+
+def block_coordinates(block: Index, rows: int, columns: int, group: int) -> tuple[Index, Index]:
+    """The row and column of a block in a grid. Consecutive blocks go down `group` rows before they go right, so that
+    those that run together share the tiles that they read; the last group may have fewer rows."""
+    group = min(group, rows)
+    if group == 1:
+        return block // columns, block % columns
+
+    def inside(position: Index, height: int, first: Index | int) -> tuple[Index, Index]:
+        return position % height + first, position // height
+
+    width, last = group * columns, rows % group
+    inner = block % width
+    row, column = inside(inner, group, (block // width) * group)
+    if not last:
+        return row, column
+    full = block < (rows - last) * columns
+    last_row, last_column = inside(inner, last, rows - last)
+    return full.select(row, last_row), full.select(column, last_column)
+
 
 # Split-k's reduction: each block of a tile stores its partial sums, and the last one to arrive adds them up.
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise, product
 from math import prod
 from typing import Any, ClassVar, TypeAlias, cast
@@ -94,11 +95,13 @@ class Knob:
     """One decision that a template leaves open.
 
     name: its name in `#schedule.use`; values: what may be chosen; meaning: one line for users
+    unless_given: its value where a schedule does not give it, if it may be left out: no search tries others
     """
 
     name: str
     values: tuple[Choice, ...]
     meaning: str
+    unless_given: Choice | None = None
 
     def allows(self, value: Choice) -> bool:
         """Whether the value is in the space; `true` is not 1 here, although Python says so."""
@@ -124,7 +127,7 @@ class Space:
     @property
     def combinations(self) -> int:
         """How many combinations there are before any is rejected."""
-        return prod(len(knob.values) for knob in self.knobs if knob.name not in self.dependent)
+        return prod(len(knob.values) for knob in self._free)
 
     def __iter__(self) -> Iterator[dict[str, Choice]]:
         return (choices for choices in self._product() if self._beyond(choices) is None)
@@ -144,7 +147,7 @@ class Space:
                 return TreadleError(f"template {self.template!r} has no knob {name!r}", accepted=sorted(knobs))
             if not knobs[name].allows(value):
                 return self._not_allowed(knobs[name], value)
-        missing = [name for name in knobs if name not in choices]
+        missing = [name for name, knob in knobs.items() if name not in choices and knob.unless_given is None]
         if missing:
             return TreadleError(f"template {self.template!r} needs a value for {', '.join(missing)}")
         for name, follows in self.dependent.items():
@@ -184,10 +187,14 @@ class Space:
         message = f"knob {knob.name!r} of template {self.template!r} is {choice_text(value)}"
         return TreadleError(message, accepted=values_text(knob.values))
 
+    @cached_property
+    def _free(self) -> list[Knob]:
+        """The knobs that a search decides."""
+        return [knob for knob in self.knobs if knob.name not in self.dependent and knob.unless_given is None]
+
     def _product(self) -> Iterator[dict[str, Choice]]:
-        free = [knob for knob in self.knobs if knob.name not in self.dependent]
-        for values in product(*(knob.values for knob in free)):
-            choices = dict(zip((knob.name for knob in free), values, strict=True))
+        for values in product(*(knob.values for knob in self._free)):
+            choices = dict(zip((knob.name for knob in self._free), values, strict=True))
             yield choices | {name: follows(choices) for name, follows in self.dependent.items()}
 
 
@@ -213,6 +220,8 @@ class Template(ABC):
     name: ClassVar[str]
     kind: ClassVar[str]
     """The kind of target: cpu or cuda."""
+    least_capability: ClassVar[int] = 0
+    """The compute capability from which on GPUs have its instructions, 80 for `sm_80`."""
     knobs: ClassVar[tuple[Knob, ...]]
     precision: ClassVar[str] = "f32"
     """How exact products of f32 are; a template of a lower precision is a default only where that is asked for."""
@@ -226,6 +235,10 @@ class Template(ABC):
         """Has caches know the sources of a template that is none of Treadle's."""
         super().__init_subclass__()
         note_source(cls)
+
+    def runs_on(self, target: Target) -> bool:
+        """Whether the target is of the template's kind, and has its instructions."""
+        return self.kind == target.kind and self.least_capability <= target.capability
 
     @abstractmethod
     def fits(self, anchor: Anchor) -> bool:
@@ -324,6 +337,9 @@ class Template(ABC):
         """TreadleError unless the choices are in the space and within the target's limits."""
         if self.kind != target.kind:
             raise TreadleError(f"template {self.name!r} is for {self.kind} targets, not {target.name}", where)
+        if not self.runs_on(target):
+            message = f"template {self.name!r} needs instructions that {target.name} does not have"
+            raise TreadleError(message, where, f"sm_{self.least_capability} and later architectures")
         if not has_elements(anchor):
             raise TreadleError(f"template {self.name!r} schedules no empty tensor", where, "extents from 1 upwards")
         if not self.fits(anchor):

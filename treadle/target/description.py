@@ -97,7 +97,7 @@ KIB = 1024
 _CPU_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _GPU_NAME = re.compile(r"sm_(?P<capability>[0-9]{2,3})[a-z]?")
 _DEVICE = re.compile(r"[^'\"\\{}\x00-\x1f\x7f]*")
-_LEAST_CAPABILITY = 80
+_LEAST_CAPABILITY, _AMPERE = 75, 80
 _WARP = 32
 """The warp size that templates and the cuda dialect are written for."""
 _VECTOR_BYTES = (16, 32, 64)
@@ -129,7 +129,7 @@ class Target:
     peak_f32: float
     peak_bandwidth: float
     peak_f16_tensor: float = 0.0
-    """f16 or bf16 operands, f32 accumulators; 0 where there are no tensor cores."""
+    """f16 or bf16 operands, f32 accumulators; 0 where there are no tensor cores that kernels here are written for."""
     peak_tf32_tensor: float = 0.0
     peak_int8_tensor: float = 0.0
     """Bytes, signed or not, with sums in i32; operations a second."""
@@ -208,6 +208,11 @@ class Target:
     def multiplies_bytes(self) -> bool:
         """Whether there is a unit for products of bytes with sums in i32: a CPU's matrix unit, or tensor cores."""
         return self.peak_int8_tensor > 0 if self.is_cuda else self.unit.bytes
+
+    @property
+    def copies_asynchronously(self) -> bool:
+        """Whether a GPU's threads copy from global to shared memory without registers (`cp.async`)."""
+        return self.capability >= _AMPERE
 
     @property
     def capability(self) -> int:
@@ -306,6 +311,7 @@ def _gpu(
     warps: int,
     blocks: int,
     shared_kib: int,
+    reserved_kib: int = 1,
     tflops: tuple[float, float, float],
     int8_tops: float,
     bandwidth_gb: float,
@@ -315,7 +321,8 @@ def _gpu(
     memory_latency: float = 500.0,
 ) -> Target:
     """A row of the table below; `tflops`: f32, f16, tf32 tensor; `int8_tops`: of tensor cores; `shared_kib`,
-    `l2_bytes_per_cycle`: each SM's."""
+    `l2_bytes_per_cycle`: each SM's; `reserved_kib`: of every block's shared memory, which the driver keeps from compute
+    capability 8.0 on."""
     f32, f16, tf32 = tflops
     return Target(
         name=name,
@@ -338,8 +345,7 @@ def _gpu(
         registers_per_thread=255,
         registers_per_multiprocessor=64 * 1024,
         shared_per_block_static=48 * KIB,
-        # The driver keeps 1 KiB of every block's shared memory from compute capability 8.0 on.
-        shared_per_block=(shared_kib - 1) * KIB,
+        shared_per_block=(shared_kib - reserved_kib) * KIB,
         shared_per_multiprocessor=shared_kib * KIB,
     )
 
@@ -348,6 +354,8 @@ def _gpu(
 # of capability 12.0 editions before CUDA 13 say 32; the smaller number is safe.
 #
 # Peaks are multiprocessors x lanes x 2 x boost clock, as the manufacturer prints them:
+#   sm_75    NVIDIA T4 data sheet and Turing whitepaper. Its tensor cores have no products of the shapes that loop.mma
+#            has (PTX ISA, mma: m16n8k16 of f16 and m16n8k32 of bytes from sm_80 on): their peaks are left out
 #   sm_80    NVIDIA A100 80GB SXM data sheet
 #   sm_86    GA102 whitepaper, GeForce RTX 3090; f16 with f32 accumulators, which is half of that with f16
 #   sm_87    Jetson AGX Orin series technical brief, 64 GB at 1.3 GHz; the sparse numbers halved
@@ -412,6 +420,21 @@ TARGETS: Mapping[str, Target] = {
     target.name: target
     for target in (
         *_CPUS,
+        _gpu(
+            "sm_75",
+            "T4",
+            multiprocessors=40,
+            warps=32,
+            blocks=16,
+            shared_kib=64,
+            reserved_kib=0,
+            tflops=(8.141, 0.0, 0.0),
+            int8_tops=0.0,
+            bandwidth_gb=320,
+            mhz=1590,
+            l2_mib=4,
+            l2_bytes_per_cycle=32,
+        ),
         _gpu(
             "sm_80",
             "A100 SXM4 80GB",

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from treadle.api import resolve_target
+from treadle.dialects.schedule import choice_text
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
@@ -56,6 +57,7 @@ def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: 
     for knob in space.knobs:
         how = " (the anchor decides)" if knob.name in decided else ""
         how = " (the other knobs decide)" if knob.name in space.dependent else how
+        how = f" ({choice_text(knob.unless_given)} unless given)" if knob.unless_given is not None else how
         yield f"    {knob.name:{width}}  {values_text(knob.values)}{how}: {knob.meaning}"
     if not limits:
         return

@@ -21,6 +21,7 @@ from treadle.backends.c.compiler import find_toolchain
 from treadle.backends.cuda.compiler import nvrtc_is_installed, nvrtc_version
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
+from treadle.support.extensions import Additions, add, additions
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 from treadle.tuning.child import CallEndedError, Child
@@ -168,7 +169,7 @@ class Workers:
 
         left: seconds that remain; OutOfTimeError if they do not suffice, and the calls are abandoned
         """
-        there = partial(_on, self.machine, function)
+        there = partial(_on, self.machine, additions(), function)
         futures: list[Future[T]] = []
         try:
             for item in items:
@@ -183,7 +184,7 @@ class Workers:
 
     def call(self, function: Callable[[S], T], item: S) -> T:
         """The result of one call; raises what the call raises."""
-        return _result_of_one(_submitted(self.executor, partial(_on, self.machine, function), item))
+        return _result_of_one(_submitted(self.executor, partial(_on, self.machine, additions(), function), item))
 
 
 def workers_of(executor: Executor) -> Workers:
@@ -191,7 +192,7 @@ def workers_of(executor: Executor) -> Workers:
 
     TreadleError if its sources differ from this process's.
     """
-    machine = _result_of_one(_submitted(executor, _machine_there, None))
+    machine = _result_of_one(_submitted(executor, _machine_there, additions()))
     if (machine.sources, machine.kernels) != (source_fingerprint(), kernel_fingerprint()):
         raise TreadleError(_OTHER_VERSION, machine.hardware, "the same sources everywhere")
     return Workers(executor, machine)
@@ -203,12 +204,15 @@ def reason_of(error: Exception) -> str:
     return lines[0] if isinstance(error, CallEndedError) else f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
 
 
-def _machine_there(_: None) -> Machine:
+def _machine_there(added: Additions) -> Machine:
+    add(added)
     return this_machine()
 
 
-def _on(meant: Machine, function: Callable[[S], T], item: S) -> T:
-    """On the worker: the call, if this is the machine that it is meant for."""
+def _on(meant: Machine, added: Additions, function: Callable[[S], T], item: S) -> T:
+    """On the worker: the call, with what the program has added to Treadle, if this is the machine that it is meant
+    for."""
+    add(added)
     here = this_machine(meant.target)
     if here != meant:
         raise _unlike(here, meant)

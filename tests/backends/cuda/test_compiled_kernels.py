@@ -40,7 +40,7 @@ from treadle.target import TARGETS, Target
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
 
-ARCHS = [name for name, target in TARGETS.items() if target.is_cuda]
+ARCHS = [name for name, target in TARGETS.items() if target.copies_asynchronously]
 BY_HAND, KERNEL_BY_HAND = "by hand", "matmul_mma"
 TEXT_BY_HAND = (Path(__file__).parent / "inputs" / f"{KERNEL_BY_HAND}.cu").read_text()
 

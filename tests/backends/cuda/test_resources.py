@@ -99,6 +99,11 @@ def test_the_scarcest_resource_limits(resources: Resources, threads: int, blocks
         ("sm_89", Resources(32), 64, 24, 48),
         ("sm_90", Resources(32), 64, 32, 64),
         ("sm_120", Resources(32), 32, 24, 24),
+        # 1024 threads and 16 blocks; 64 KiB of shared memory, of which none is reserved.
+        ("sm_75", Resources(32), 128, 8, 32),
+        ("sm_75", Resources(32), 32, 16, 16),
+        ("sm_75", Resources(32, shared_bytes=64 * KIB), 256, 1, 8),
+        ("sm_75", Resources(32, shared_bytes=16 * KIB), 128, 4, 16),
         # 255 registers: 8 warps on any of them.
         ("sm_80", Resources(255), 256, 1, 8),
         ("sm_100", Resources(255), 64, 4, 8),

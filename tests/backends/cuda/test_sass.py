@@ -86,7 +86,7 @@ def machine_code(arch: str) -> Mapping[str, Sass]:
     return disassembled(compile_cubin(Unit("kernels", KERNELS), Target.parse(arch)))
 
 
-@pytest.mark.parametrize("arch", [name for name, target in TARGETS.items() if target.is_cuda])
+@pytest.mark.parametrize("arch", [name for name, target in TARGETS.items() if target.copies_asynchronously])
 @pytest.mark.parametrize("helper", HELPERS)
 def test_a_helper_tells_one_kernel_from_the_others(helper: str, arch: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")

@@ -249,7 +249,7 @@ class Mapping:
             remaining //= part.workers
             inner = part.task(worker // remaining, steps[at : at + len(part.loops)])
             coordinates = tuple(c * d + t for c, d, t in zip(coordinates, part.shape, inner, strict=True))
-            worker = worker % remaining
+            worker = worker % remaining if remaining > 1 else 0
             at += len(part.loops)
         return coordinates
 

@@ -104,6 +104,8 @@ def _check_pairs(nest: Nest, where: str) -> None:
 
 
 def _check_gpu(nest: Nest, target: Target, where: str) -> None:
+    if not target.copies_asynchronously and any(stage.is_async for stage in nest.stages):
+        raise TreadleError(f"{target.name} has no asynchronous copies", where, "stages that are not async")
     check_limit("threads", nest.threads, target.max_threads_per_block, where)
     shared = nest.staged_bytes("shared") + nest.scratch_bytes
     check_limit("bytes of shared memory", shared, target.shared_per_block_static, where)

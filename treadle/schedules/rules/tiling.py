@@ -21,7 +21,8 @@ from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule, sizes_of, thread_sizes, vector_sizes
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.template import LimitError
-from treadle.target import Target
+from treadle.support.extensions import watch
+from treadle.target import Target, TargetKind
 
 # Reductions that several threads, or the lanes of vectors, share: where there are few elements to compute, and each is
 # the sum of many.
@@ -229,7 +230,7 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool 
             return ()
         terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
-        ways = (False, True) if ahead else (False,)
+        ways = (False, True) if ahead and draft.target.copies_asynchronously else (False,)
         places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
         tried = [_staged(draft, reads, level, memory, way) for level, reads in places_and_reads for way in ways]
         found = {str(each): each for each in tried if each is not None}
@@ -504,6 +505,23 @@ CUDA: tuple[Rule, ...] = (
 """For GPUs."""
 
 
+@dataclass(frozen=True)
+class OwnRule:
+    """A rule that a program has registered: see `treadle.scheduling.register_rule`."""
+
+    rule: Rule
+    kind: TargetKind
+    last: bool
+
+
+OWN_RULES: dict[str, OwnRule] = {}
+"""Those of the program, by name."""
+watch(__name__, OWN_RULES)
+
+
 def default_rules(target: Target) -> tuple[Rule, ...]:
-    """The rules for a target."""
-    return CUDA if target.is_cuda else CPU
+    """The rules for a target: Treadle's, and those that the program has registered behind `templates` or at the end."""
+    first, *rest = CUDA if target.is_cuda else CPU
+    own = [each for each in OWN_RULES.values() if each.kind == target.kind]
+    begins, ends = ([each.rule for each in own if each.last is last] for last in (False, True))
+    return first, *begins, *rest, *ends

@@ -182,10 +182,15 @@ class Task:
         if name not in TEMPLATES or name not in self.by_name:
             raise TreadleError(f"no schedule program is called @{name}", "task", list(self.by_name))
         labels = [sample.label.data for sample in self.by_name[name].samples]
-        knobs = [knob.name for knob in TEMPLATES[name].knobs]
-        missing = [knob for knob in knobs if knob not in use.knobs()]
+        knobs = TEMPLATES[name].knobs
+        missing = [knob.name for knob in knobs if knob.name not in use.knobs() and knob.unless_given is None]
         if missing:
-            raise TreadleError(f"template {name!r} is used without {', '.join(missing)}", "task", knobs)
+            accepted = [knob.name for knob in knobs]
+            raise TreadleError(f"template {name!r} is used without {', '.join(missing)}", "task", accepted)
+        for knob in knobs:
+            usual = knob.unless_given
+            if usual is not None and use.knobs().get(knob.name, usual) != usual:
+                raise TreadleError(f"no search tries other values of {knob.name!r}", "task", choice_text(usual))
         choices = TEMPLATES[name].canonical(self.anchor, use.knobs(), self.target)
         return Candidate(name, {label: choices[label] for label in labels})
 

@@ -27,9 +27,10 @@ Replayed: TypeAlias = Nest | UseAttr
 
 def template_program(template: Template, anchor: Anchor, target: Target) -> ProgramOp:
     """The program, called as the template, whose schedules are the template's candidates: knobs that the anchor or
-    other knobs decide are left out, and values that no candidate has."""
+    other knobs decide, and those that may be left out, are left out, and values that no candidate has."""
     decided, dependent = template.decided(anchor, target), template.dependent(anchor, target)
-    free = [knob for knob in template.knobs if knob.name not in decided and knob.name not in dependent]
+    searched = (knob for knob in template.knobs if knob.unless_given is None)
+    free = [knob for knob in searched if knob.name not in decided and knob.name not in dependent]
     values = template.values(anchor, target)
     samples = [SampleOp(knob.name, values.get(knob.name, knob.values)) for knob in free]
     knobs: list[tuple[str, Choice | SSAValue]] = []

@@ -46,7 +46,7 @@ TEMPLATES: dict[str, Template] = {
         MatmulTf32(),
     )
 }
-"""Every template by name; for an anchor, the first that fits is the default. A program may add and remove some."""
-watch(TEMPLATES)
+"""Every template by name; for an anchor, the first that fits is the default. `treadle.scheduling` adds some."""
+watch(__name__, TEMPLATES)
 
 __all__ = ["TEMPLATES"]

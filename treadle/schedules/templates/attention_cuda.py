@@ -28,8 +28,10 @@ from treadle.schedules.templates.attention_tile import (
     share_of_keys,
     work_tile,
 )
-from treadle.target import GPUS, Target
+from treadle.target import GPUS, KIB, Target
 
+_ROOMY = tuple(target for target in GPUS if target.shared_per_block > 64 * KIB)
+"""Which all have room for what fits; `has_default` says whether another one has."""
 _ROWS = (4, 8, 16, 32, 64)
 _COLUMNS = (16, 32, 64)
 _THREADS = {8: 128, 16: 128, 32: 128, 64: 256}
@@ -69,7 +71,7 @@ class AttentionCuda(Template):
         element = anchor.type.get_element_type()
         if not isinstance(element, Float32Type | Float16Type | BFloat16Type) or not prod(_extents(anchor)):
             return False
-        return all(_default(anchor, target) is not None for target in GPUS)
+        return all(_default(anchor, target) is not None for target in _ROOMY)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None

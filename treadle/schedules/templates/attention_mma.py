@@ -81,6 +81,7 @@ class AttentionMma(Template):
 
     name: ClassVar[str] = "attention_mma"
     kind: ClassVar[str] = "cuda"
+    least_capability: ClassVar[int] = 80
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("rows", (16, 32, 64, 128), "queries of a block"),
         Knob("columns", _COLUMNS, "keys and values of a tile in shared memory"),
@@ -97,7 +98,7 @@ class AttentionMma(Template):
             return False
         if max(extents[-2:]) > _LARGEST_SIZE:
             return False
-        return all(_default(anchor, target) is not None for target in GPUS)
+        return all(_default(anchor, target) is not None for target in GPUS if self.runs_on(target))
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None

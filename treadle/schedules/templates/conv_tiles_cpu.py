@@ -16,7 +16,7 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import KernelOp, TileRows
 from treadle.dialects.schedule import Choice
-from treadle.dialects.task import repeat
+from treadle.dialects.task import repeat, spatial
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, fewest_cycles, number
 from treadle.target import MatrixUnit, Target
@@ -254,9 +254,9 @@ class ConvTilesKernel:
 
     def build(self, name: str) -> KernelOp:
         b = self.b
-        columns, chunks = ceil(self.panels / self.each), ceil(self.height / self.chunk)
-        first_panel, rest = b.block % columns * self.each, b.block // columns
-        self.first, self.image = rest % chunks * self.chunk, rest // chunks
+        blocks = spatial(self.images, ceil(self.height / self.chunk), ceil(self.panels / self.each))
+        self.image, chunk, column = b.task_of_block(blocks)
+        first_panel, self.first = column * self.each, chunk * self.chunk
         copy = None if self._reads_image() else self._copy()
         with b.loop("panel", self.each) as p:
             panel = first_panel + p
@@ -270,7 +270,7 @@ class ConvTilesKernel:
                 self._store(acc, g, panel, base)
         comment = f"convolution of {self.anchor.x.type} by {self.panels} panels of filters"
         operands = [self.anchor.x, self.anchor.panels]
-        return b.kernel(name, operands, self.anchor.type, columns * chunks * self.images, 1, comment)
+        return b.kernel(name, operands, self.anchor.type, blocks.workers, 1, comment)
 
     def _exists(self, row: Index) -> Predicate | None:
         """When the result has a row of the chunk; None where all chunks do."""

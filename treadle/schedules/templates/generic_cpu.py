@@ -65,16 +65,14 @@ class GenericCpu(Template):
         run, rows = min(number(choices, "run"), max(length, 1)), number(choices, "rows")
         pieces = ceil(length / run)
         total = prod(outer) * pieces
-        with b.loop("row", rows) as row:
-            position = b.block * rows + row
-            with b.when(position < total if total % rows else None):
-                index = (position // pieces).delinearize(outer)
-                begin = (position % pieces) * run
-                end = run if length % run == 0 else (length - begin).min(run)
-                with b.loop("i", end, vector=True) as i:
-                    where = [*index, *(begin + i).delinearize(inner)]
-                    value = emit_element(b, anchor, where, dict(zip(tensors, b.inputs, strict=True)))
-                    b.store(value, b.output, where)
+        with b.tasks_of_block("row", total, rows) as position:
+            index = (position // pieces).delinearize(outer)
+            begin = (position % pieces) * run
+            end = run if length % run == 0 else (length - begin).min(run)
+            with b.loop("i", end, vector=True) as i:
+                where = [*index, *(begin + i).delinearize(inner)]
+                value = emit_element(b, anchor, where, dict(zip(tensors, b.inputs, strict=True)))
+                b.store(value, b.output, where)
         operators = anchor.operators.data if anchor.operators is not None else "compute"
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{operators} to {anchor.type}")
 

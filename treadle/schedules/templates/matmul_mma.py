@@ -22,6 +22,7 @@ from treadle.schedules.split_k import (
     SPLIT_K,
     PartialSums,
     Slices,
+    block_coordinates,
     first_that_fills,
     number_of_slices,
     shared_out,
@@ -69,6 +70,7 @@ class MatmulMma(Template):
     name: ClassVar[str] = "matmul_mma"
     kind: ClassVar[str] = "cuda"
     copies_ahead: ClassVar[bool] = True
+    least_capability: ClassVar[int] = 80
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("block", _BLOCKS, "rows and columns of a block's tile of C"),
         Knob("warps", ((1, 4), (2, 2), (2, 4), (4, 2)), "warps of a block along M and N"),
@@ -316,7 +318,8 @@ class MmaKernel:
         tile_index, slice = b.block, None
         if self.slices.number > 1:
             tile_index, slice = b.block % tiles, b.block // tiles
-        row, column = self._block_coordinates(tile_index % (rows * columns) if batch else tile_index, rows, columns)
+        of_matrix = tile_index % (rows * columns) if batch else tile_index
+        row, column = block_coordinates(of_matrix, rows, columns, tile.group)
         self.row, self.column = row * tile.m, column * tile.n
         self.batch_index = (tile_index // (rows * columns)).delinearize(batch) if batch else []
         self.lane, warp = b.thread % WARP, b.thread // WARP
@@ -344,25 +347,6 @@ class MmaKernel:
     def _shared(self, name: str, shape: SharedTile, element: Attribute) -> SSAValue:
         extents = [self.tile.stages, shape.rows, shape.columns]
         return self.b.alloc(f"shared_{name}", extents, element, Space.SHARED, shape.swizzle)
-
-    def _block_coordinates(self, block: Index, rows: int, columns: int) -> tuple[Index, Index]:
-        """The block's row and column in the grid. Consecutive blocks go down `group` rows before they go right, so
-        that those that run together share the tiles that they read; the last group may have fewer rows."""
-        group = min(self.tile.group, rows)
-        if group == 1:
-            return block // columns, block % columns
-
-        def inside(position: Index, height: int, first: Index | int) -> tuple[Index, Index]:
-            return position % height + first, position // height
-
-        width, last = group * columns, rows % group
-        inner = block % width
-        row, column = inside(inner, group, (block // width) * group)
-        if not last:
-            return row, column
-        full = block < (rows - last) * columns
-        last_row, last_column = inside(inner, last, rows - last)
-        return full.select(row, last_row), full.select(column, last_column)
 
     def _pipeline(self, steps: int) -> None:
         """`stages` tiles in shared memory: one is multiplied while the others are being copied."""

@@ -19,7 +19,15 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
-from treadle.schedules.split_k import SPLIT_K, PartialSums, first_that_fills, number_of_slices, shared_out, tiles_of
+from treadle.schedules.split_k import (
+    SPLIT_K,
+    PartialSums,
+    block_coordinates,
+    first_that_fills,
+    number_of_slices,
+    shared_out,
+    tiles_of,
+)
 from treadle.schedules.template import (
     Anchor,
     Choices,
@@ -83,6 +91,7 @@ class MatmulSimt(Template):
         Knob("a_vector", (1, 2, 4), "consecutive elements of A that a thread loads at once, at most"),
         Knob("b_vector", (1, 2, 4), "consecutive elements of B that a thread loads at once, at most"),
         SPLIT_K,
+        Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2", 1),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -169,7 +178,8 @@ class MatmulSimt(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         tile = SimtTile(choices)
-        return _MatmulBody(anchor, tile, number(choices, "split_k")).build(name, tile.min_blocks)
+        group = number({"group": 1, **choices}, "group")
+        return _MatmulBody(anchor, tile, number(choices, "split_k"), group).build(name, tile.min_blocks)
 
 
 def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -> str | None:
@@ -195,8 +205,8 @@ def _needs_more(anchor: Anchor, choices: Choices, block_k: int, overhang: int) -
 class _MatmulBody:
     """Writes the kernel of one product."""
 
-    def __init__(self, anchor: MatmulOp, tile: SimtTile, split_k: int):
-        self.anchor, self.tile = anchor, tile
+    def __init__(self, anchor: MatmulOp, tile: SimtTile, split_k: int, group: int):
+        self.anchor, self.tile, self.group = anchor, tile, group
         self.slices = shared_out(anchor, split_k, tile.block_k)
         self.m, self.n = anchor.shape[-2:]
         self.k = anchor.reduction_extent
@@ -213,8 +223,11 @@ class _MatmulBody:
         tile_index, slice = b.block, None
         if self.slices.number > 1:
             tile_index, slice = b.block % tiles, b.block // tiles
-        self.row = ((tile_index // columns) % rows) * tile.m
-        self.column = (tile_index % columns) * tile.n
+        row, column = (tile_index // columns) % rows, tile_index % columns
+        if self.group > 1:
+            of_matrix = tile_index % (rows * columns) if batch else tile_index
+            row, column = block_coordinates(of_matrix, rows, columns, self.group)
+        self.row, self.column = row * tile.m, column * tile.n
         self.batch_index = (tile_index // (rows * columns)).delinearize(batch) if batch else []
         # A is kept transposed, so that a thread's neighbouring rows lie next to one another.
         self.shared_a = b.alloc("shared_a", [2, tile.block_k, tile.row_of_a], self.element, Space.SHARED)

@@ -91,14 +91,12 @@ class ReduceCpu(Template):
         tensors = anchor.tensors()
         b = kernel_builder(tensors, anchor.type)
         rows, total = number(choices, "rows"), prod(anchor.shape)
-        with b.loop("row", rows) as row:
-            position = b.block * rows + row
-            with b.when(position < total if total % rows else None):
-                index = position.delinearize(anchor.shape)
-                values: dict[SSAValue, SSAValue] = dict(zip(tensors, b.inputs, strict=True))
-                values.update(zip(anchor.body.block.args, ssa_values(index), strict=True))
-                value = _element(b, anchor.body.block, values, number(choices, "lanes"))
-                b.store(value, b.output, index)
+        with b.tasks_of_block("row", total, rows) as position:
+            index = position.delinearize(anchor.shape)
+            values: dict[SSAValue, SSAValue] = dict(zip(tensors, b.inputs, strict=True))
+            values.update(zip(anchor.body.block.args, ssa_values(index), strict=True))
+            value = _element(b, anchor.body.block, values, number(choices, "lanes"))
+            b.store(value, b.output, index)
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{anchor.type} by reduction")
 
 

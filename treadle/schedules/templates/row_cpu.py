@@ -168,12 +168,10 @@ class _AlongColumns(_RowKernel):
 
     def build(self, name: str) -> KernelOp:
         b, found = self.b, self.found
-        with b.loop("row", self.rows) as row:
-            position = b.block * self.rows + row
-            with b.when(position < found.rows if found.rows % self.rows else None):
-                self.index = position.delinearize(found.outer_extents)
-                self.body.begin_row(self.index)
-                self._finish(self.body.run(self._fold))
+        with b.tasks_of_block("row", found.rows, self.rows) as position:
+            self.index = position.delinearize(found.outer_extents)
+            self.body.begin_row(self.index)
+            self._finish(self.body.run(self._fold))
         return self._kernel(name, found.rows)
 
     def _columns(self, write: Callable[[Index, Index, Predicate | None], None]) -> None:
@@ -256,13 +254,11 @@ class _AcrossRows(_RowKernel):
         self.side = prod(found.compute.shape[d] for d in self.dims)
         pieces = ceil(self.side / self.lanes)
         total = found.rows // self.side * pieces
-        with b.loop("group", self.rows) as group:
-            position = b.block * self.rows + group
-            with b.when(position < total if total % self.rows else None):
-                self.first = (position % pieces) * self.lanes
-                others = [found.compute.shape[d] for d in found.outer if d not in self.dims]
-                self.others = (position // pieces).delinearize(others)
-                self._groups()
+        with b.tasks_of_block("group", total, self.rows) as position:
+            self.first = (position % pieces) * self.lanes
+            others = [found.compute.shape[d] for d in found.outer if d not in self.dims]
+            self.others = (position // pieces).delinearize(others)
+            self._groups()
         return self._kernel(name, total)
 
     def _groups(self) -> None:

@@ -17,7 +17,7 @@ from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, int_lis
 from treadle.dialects.graph.winograd import Matrix
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.dialects.task import repeat
+from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import panel_width
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, check_tile, default_vectors, most_rows
@@ -250,14 +250,15 @@ class WinogradKernel:
 
     def build(self, name: str) -> KernelOp:
         b, anchor = self.b, self.anchor
-        chunks, panels = ceil(self.total / self.chunk), ceil(anchor.shape[1] / self.vectors)
-        self.first = b.block % chunks * self.chunk
-        self.first_panel = b.block // chunks * self.panels
+        panels = ceil(anchor.shape[1] / self.vectors)
+        blocks = spatial(ceil(panels / self.panels), ceil(self.total / self.chunk))
+        panel, chunk = b.task_of_block(blocks)
+        self.first, self.first_panel = chunk * self.chunk, panel * self.panels
         products = self._products(self._transformed_inputs())
         self._transform_products(products)
         kernel = f"F({self.outputs}x{self.outputs}, 3x3), tiles of {self.size}x{self.size}"
         comment = f"convolution by {kernel}, of {anchor.x.type} by {anchor.filters.type}"
-        return b.kernel(name, anchor.operands, anchor.type, chunks * ceil(panels / self.panels), 1, comment)
+        return b.kernel(name, anchor.operands, anchor.type, blocks.workers, 1, comment)
 
     def _tile(self, t: Index) -> list[Index]:
         """The image, row and column of the chunk's tile t: the last one again beyond it."""

@@ -18,7 +18,7 @@ from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.target import TARGETS, Target
 
-ARCHS = [name for name, target in TARGETS.items() if target.is_cuda]
+ARCHS = [name for name, target in TARGETS.items() if target.copies_asynchronously]
 
 
 @pytest.fixture(scope="module", params=[(), tuple(CHECKS)], ids=["fast", "checked"])
