@@ -29,9 +29,13 @@ def check(target: str, operator: str, seeds: int, settings: WalkSettings | None 
     assert times.walk <= times.greedy
 
 
+OF_TABLE_IV = [name for name in OPERATORS if not name.startswith("U")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize("target", ["sm_89", "avx2"])
+@pytest.mark.parametrize(
+    ("target", "operator"), [*(("sm_89", each) for each in OPERATORS), *(("avx2", each) for each in OF_TABLE_IV)]
+)
 def test_a_walk_is_no_worse_than_random_draws_greedy_construction_and_enumeration(target: str, operator: str) -> None:
     check(target, operator, seeds=3)
 
@@ -42,7 +46,7 @@ def test_shorter_walks(target: str, operator: str, states: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operator", ["C1", "M1", "V1", "P1"])
+@pytest.mark.parametrize("operator", ["M1", "P1"])
 def test_the_walk_gains_most_over_the_tree_and_some_by_virtual_threads(operator: str) -> None:
     """Table VI: without the graph, without virtual threads, and both."""
     found = ablation(operator, SM_89, seeds=3)

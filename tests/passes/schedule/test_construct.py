@@ -56,9 +56,16 @@ def test_equal_groups_are_searched_once_and_get_one_schedule(monkeypatch: pytest
     module.verify()
 
 
-@pytest.mark.parametrize("construct", ["walk", "walk-paper", "greedy", "exhaustive"])
-@pytest.mark.parametrize("target", ["cpu", "sm_80"])
-def test_what_is_constructed_computes_the_same(construct: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "construct"),
+    [
+        *(("cpu", construct) for construct in ("walk", "walk-paper", "greedy", "exhaustive")),
+        *(("sm_80", construct) for construct in ("walk", "greedy", "exhaustive")),
+        pytest.param("sm_80", "walk-paper", marks=pytest.mark.slow),
+        pytest.param("cpu", "evolution-annealed", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_constructed_computes_the_same(target: str, construct: str) -> None:
     generator = np.random.default_rng(0)
     x, w = (generator.standard_normal(shape).astype(np.float32) for shape in ((24, 40), (40, 48)))
     graph = Graph(x, w)
