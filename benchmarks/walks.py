@@ -199,7 +199,7 @@ class Exact:
 def exact(task: Task, name: str, settings: WalkSettings | None = None) -> Exact:
     """The chain of a program of a task, by `treadle.schedules.search.state_graph`."""
     walk = Walk(Explored(task), Forecast(task), "0", settings)
-    graph = state_graph(walk, task, name)
+    graph = state_graph(walk, name)
     start = walk.start(name, Random("exact"), "smallest")
     assert start is not None
     return _exact(graph, start)

@@ -37,7 +37,8 @@ def small(settings: WalkSettings | None = None) -> tuple[Walk, Task]:
 
 
 def graph(settings: WalkSettings | None = None) -> StateGraph:
-    return state_graph(*small(settings), "p")
+    walk, _ = small(settings)
+    return state_graph(walk, "p")
 
 
 def test_all_legal_states_and_what_leads_from_one_to_another() -> None:
@@ -62,8 +63,8 @@ def test_rows_of_the_matrix_add_up_to_1(benefits: str) -> None:
 def test_walks_end_where_the_chain_says() -> None:
     """The distribution after the steps of 2000 walks, without its smallest entries."""
     settings = WalkSettings(threshold=2.0**-12)
-    walk, task = small(settings)
-    found = state_graph(walk, task, "p")
+    walk, _ = small(settings)
+    found = state_graph(walk, "p")
     ends = Counter[tuple[Candidate, int]]()
     for n in range(2000):
         steps = walk.walk("p", Random(n), START)
@@ -140,9 +141,9 @@ def test_printed_values_fall_to_nothing() -> None:
 
 
 def test_what_has_no_graph() -> None:
-    walk, task = small()
+    walk, _ = small()
     with pytest.raises(TreadleError, match=r"program @p has 21 decisions and 2 levels of tiles; accepted: up to 20"):
-        state_graph(walk, task, "p", most=20)
+        state_graph(walk, "p", most=20)
     other = Candidate("p", {"depth": (4,), "registers": (3, 8)})
     with pytest.raises(TreadleError, match=r"registers = \[3, 8\]\} is no state; accepted: a legal candidate"):
         graph().at(other)
@@ -177,4 +178,4 @@ def test_a_program_without_a_legal_state() -> None:
     )
     task = Task(anchor_of(product(48, 64, 64)), CPU, (program(text),))
     with pytest.raises(TreadleError, match="program @p has no legal state"):
-        state_graph(Walk(Explored(task), Forecast(task), "0"), task, "p")
+        state_graph(Walk(Explored(task), Forecast(task), "0"), "p")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.errors import TreadleError
-from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.walk import Walk, levels_of, probabilities
 
 Floats = NDArray[np.float64]
@@ -170,12 +170,12 @@ class StateGraph:
         return found
 
 
-def state_graph(walk: Walk, task: Task, name: str, most: int = MOST_DECISIONS) -> StateGraph:
-    """All legal states of a program of the task that a walk is over. A state from which nothing can be done stays.
+def state_graph(walk: Walk, name: str, most: int = MOST_DECISIONS) -> StateGraph:
+    """All legal states of a program of a walk's task. A state from which nothing can be done stays.
 
     TreadleError if the program has no tiles to walk over, no legal state, or more than `most` decisions.
     """
-    levels, sampler = levels_of(task.by_name[name]), task.samplers[name]
+    levels, sampler = levels_of(walk.task.by_name[name]), walk.task.samplers[name]
     size = sampler.size()
     if size > most or not levels:
         message = f"program @{name} has {size} decisions and {len(levels)} levels of tiles"

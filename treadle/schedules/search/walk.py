@@ -375,6 +375,7 @@ class Walk:
 
     def __init__(self, explored: Explored, predict: Predictor, seed: str, settings: WalkSettings | None = None):
         self._explored, self._predict, self._seed = explored, predict, seed
+        self.task = explored.task
         self._settings = WalkSettings() if settings is None else settings
         self._is_paper = self._settings.benefits == "paper"
         self.sharpness = 0.0 if self._is_paper else self._settings.sharpness
