@@ -1,16 +1,25 @@
-"""Gensor's walk against as many random draws, and the default, by predicted times: the operators of its table IV.
+"""Gensor's walk against random draws, greedy construction and enumeration, by predicted times: its tables and figures.
 
-    python -m benchmarks.walks [--target sm_89] [--operators M1 C2 ...] [--seeds 3] [--sharpness 1]
+    python -m benchmarks.walks [--target sm_89] [--operators M1 C2 ...] [--seeds 3] [--states 400]
+    python -m benchmarks.walks --exact        # the Markov chain on all states of programs with few decisions
+    python -m benchmarks.walks --ablation     # table VI: without the graph, and without virtual threads
+    python -m benchmarks.walks --curves       # figures 8 and 10: the best after some seconds of each strategy
 
-Prints predicted microseconds: of the default schedule, and medians over the seeds of what a walk finds in nests, and of
-the best of as many random nests as the walk predicted. Source: Gensor (2025), table IV.
+Prints predicted microseconds: of the default schedule; of the best of all schedules of the programs that are enumerated
+(those with at most 2000 decisions, templates' included), in brackets where some program is not; of greedy
+construction; and medians over the seeds of the best of random nests, and of what a walk finds in nests, which
+predicts as many. Source: Gensor (2025), tables IV to VI, equations (4) to (6), figures 8 and 10.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf, prod
 from random import Random
 from statistics import median
 
@@ -20,13 +29,21 @@ from xdsl.dialects.builtin import ModuleOp
 from treadle import ir
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, PoolOp
+from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
-from treadle.passes.schedule.construct import search_of
-from treadle.passes.schedule.schedule_select import default_schedule
-from treadle.schedules.search.candidate import Task
-from treadle.schedules.search.predict import Forecast
+from treadle.passes.loop.fetched_sectors import memory_transactions
+from treadle.passes.schedule.construct import decision, search_of
+from treadle.passes.schedule.schedule_select import default_schedule, placed
+from treadle.schedules.rules.programs import programs
+from treadle.schedules.rules.tiling import cross_thread, fused, staged, tiled, unrolled
+from treadle.schedules.search.candidate import Candidate, Measured, Task
+from treadle.schedules.search.evolution import Evolution
+from treadle.schedules.search.greedy import Greedy
+from treadle.schedules.search.predict import Forecast, resident_blocks
+from treadle.schedules.search.state_graph import StateGraph, state_graph
 from treadle.schedules.search.strategy import Explored
-from treadle.schedules.search.walk import Walk, WalkSettings
+from treadle.schedules.search.walk import Walk, WalkSettings, levels_of
+from treadle.schedules.work.gpu_work import GpuWork
 from treadle.target import Target
 
 Shape = tuple[int, ...]
@@ -61,42 +78,320 @@ OPERATORS: Mapping[str, Callable[[], ModuleOp]] = {
     "V1": lambda: _product(16384, 16384, 1),
     "V2": lambda: _product(16384, 8192, 1),
     "V3": lambda: _product(16384, 1000, 1),
+    "U2": lambda: _product(32768, 64, 2048),
+    "U3": lambda: _product(16384, 32, 1024),
     "P1": lambda: _pool((16, 48, 48, 48), 2, 2),
     "P2": lambda: _pool((128, 168, 83, 83), 2, 2),
     "P3": lambda: _pool((128, 617, 21, 21), 3, 2),
 }
+"""Those of table IV, and of table V the second and the third; M2 is its first."""
+_ENUMERATED = 2000
+"""Decisions of the largest program that is enumerated."""
+_CLOSE = 1.05
+"""Of the optimum: what counts as found."""
 
 
-def compared(
-    module: ModuleOp, target: Target, seeds: int, settings: WalkSettings | None = None
-) -> tuple[float, float, float]:
-    """Predicted seconds: of the default, of walks, of random draws."""
+@dataclass(frozen=True)
+class Group:
+    """An operator to schedule for a target.
+
+    nests: its programs that tile; whole: all of them; default: the default schedule of the latter
+    """
+
+    module: ModuleOp
+    group: FusedOp
+    nests: Task
+    whole: Task
+    default: Candidate
+
+
+def group_of(operator: str, target: Target) -> Group:
+    """An operator of `OPERATORS` after stage `fuse`."""
+    module = OPERATORS[operator]()
     lower(treadle_context(), module, target, to="fuse")
-    fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
-    whole, default = search_of(fused, default_schedule(fused, target), target)
-    task = Task(whole.anchor, target, tuple(each for each in whole.programs if each.template is None))
-    forecast, walks, draws = Forecast(task), list[float](), list[float]()
+    group = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
+    whole, default = search_of(group, default_schedule(group, target), target)
+    nests = Task(whole.anchor, target, tuple(each for each in whole.programs if each.template is None))
+    return Group(module, group, nests, whole, default)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Predicted seconds, of what walks and draws find in the median.
+
+    enumerated: the least of the programs that are enumerated, infinite without one; is_whole: whether all are
+    """
+
+    default: float
+    enumerated: float
+    is_whole: bool
+    greedy: float
+    random: float
+    walk: float
+
+    def __str__(self) -> str:
+        default, enumerated, greedy, random, walk = (
+            f"{each * 1e6:,.1f}" for each in (self.default, self.enumerated, self.greedy, self.random, self.walk)
+        )
+        best = "-" if self.enumerated == inf else enumerated if self.is_whole else f"({enumerated})"
+        return f"default {default}, enumerated {best}, greedy {greedy}, random {random}, walk {walk} us"
+
+
+def compared(operator: str, target: Target, seeds: int, settings: WalkSettings | None = None) -> Times:
+    """The times of an operator of `OPERATORS`."""
+    group = group_of(operator, target)
+    forecast, walks, draws = Forecast(group.nests), list[float](), list[float]()
     for seed in range(seeds):
-        walk = Walk(Explored(task), forecast, str(seed), settings)
+        walk = Walk(Explored(group.nests), forecast, str(seed), settings)
         walks.append(forecast.seconds(walk.propose(1)[0]))
-        drawn = islice(Explored(task).draws(Random(f"draw {seed}"), list(task.by_name)), walk.predicted)
-        draws.append(min(each for each in forecast(list(drawn)) if each is not None))
-    return Forecast(whole).seconds(default), median(walks), median(draws)
+        random = Explored(group.nests).draws(Random(f"draw {seed}"), list(group.nests.by_name))
+        draws.append(_least(forecast, list(islice(random, walk.predicted))))
+    few = tuple(each for each in group.whole.programs if _size(group.whole, each.sym_name.data) <= _ENUMERATED)
+    enumerated = Task(group.whole.anchor, target, few)
+    return Times(
+        default=Forecast(group.whole).seconds(group.default),
+        enumerated=_least(Forecast(enumerated), enumerated.distinct()),
+        is_whole=len(few) == len(group.whole.programs),
+        greedy=_least(forecast, Greedy(Explored(group.nests), forecast, "0").propose(1)),
+        random=median(draws),
+        walk=median(walks),
+    )
+
+
+def _size(task: Task, name: str) -> int:
+    return task.samplers[name].size()
+
+
+def _least(forecast: Forecast, candidates: Sequence[Candidate]) -> float:
+    """The least predicted seconds; infinite if there are none."""
+    return min((each for each in forecast(candidates) if each is not None), default=inf)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What is known of a program's Markov chain without sampling.
+
+    states, actions: of the graph; classes: of the last level, in which a walk ends; periods: of all levels' classes
+    optimum: the least predicted seconds of all states; reached: of those that value iteration reaches from the smallest
+        tiles
+    met, ends: the probabilities that a walk from the smallest tiles meets a state within 5 % of the optimum, and that
+        it ends in one
+    stationary: the part of the stationary distribution, of the first step's probabilities, in such states
+    """
+
+    states: int
+    actions: int
+    classes: int
+    periods: tuple[int, ...]
+    optimum: float
+    reached: float
+    met: float
+    ends: float
+    stationary: float
+
+    def __str__(self) -> str:
+        times = f"optimum {self.optimum * 1e6:,.1f} us, reached {self.reached * 1e6:,.1f}"
+        found = f"met {self.met:.1%}, ends {self.ends:.1%}, stationary {self.stationary:.1%}"
+        periods = "periods " + " and ".join(map(str, self.periods))
+        return f"{self.states} states, {self.actions} actions, {self.classes} last classes, {periods}; {times}; {found}"
+
+
+def exact(task: Task, name: str, settings: WalkSettings | None = None) -> Exact:
+    """The chain of a program of a task, by `treadle.schedules.search.state_graph`."""
+    walk = Walk(Explored(task), Forecast(task), "0", settings)
+    graph = state_graph(walk, name)
+    start = walk.start(name, Random("exact"), "smallest")
+    assert start is not None
+    return _exact(graph, start)
+
+
+def _exact(graph: StateGraph, start: Candidate) -> Exact:
+    begin, last = graph.at(start), graph.states[-1][1]
+    good = graph.seconds <= _CLOSE * graph.optimum
+    payoffs, _ = graph.values()
+    return Exact(
+        states=len(graph.states),
+        actions=len(graph.sources),
+        classes=sum(graph.states[each[0]][1] == last for each in graph.classes),
+        periods=tuple(sorted({graph.period(each) for each in graph.classes})),
+        optimum=graph.optimum,
+        reached=float((graph.seconds / payoffs) @ begin),
+        met=float(graph.after(begin, goal=good)[good].sum()),
+        ends=float(graph.after(begin)[good].sum()),
+        stationary=float(graph.stationary(begin, 0)[good].sum()),
+    )
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A kernel's predicted metrics of table VI, on a GPU.
+
+    seconds; flops: a second; occupancy: resident warps over the most that fit; memory: the part of the time for which
+        global memory is busy; conflicts: repeated waves at banks of shared memory, of the worst warp of each access
+    """
+
+    seconds: float
+    flops: float
+    occupancy: float
+    memory: float
+    conflicts: int
+
+    def __str__(self) -> str:
+        rates = f"{self.flops / 1e12:.2f} TFLOPS, occupancy {self.occupancy:.1%}, memory busy {self.memory:.1%}"
+        return f"{self.seconds * 1e6:,.1f} us, {rates}, {self.conflicts} bank conflicts"
+
+
+def without_virtual_threads(task: Task) -> Task:
+    """The programs of the default rules' words of levels for GPUs but for that of virtual threads."""
+    levels = tiled("SRSRRSRS"), tiled("SSRRSRS"), tiled("SSR", reuse=False)
+    rules = (fused, cross_thread, *levels, staged("shared", ahead=True), unrolled)
+    return Task(task.anchor, task.target, tuple(programs(task.anchor, task.target, rules)))
+
+
+def ablation(operator: str, target: Target, seeds: int, settings: WalkSettings | None = None) -> dict[str, Counters]:
+    """Table VI's three methods, and the walk by formulas (1) to (3): of walks the median of the seeds."""
+    group = group_of(operator, target)
+    plain = without_virtual_threads(group.nests)
+    paper = replace(WalkSettings() if settings is None else settings, benefits="paper")
+    found = {"greedy (no graph)": _counters(group, group.nests, [_greedy(group.nests)])}
+    found["walk without virtual threads"] = _counters(group, plain, [_walk(plain, n, settings) for n in range(seeds)])
+    found["walk"] = _counters(group, group.nests, [_walk(group.nests, n, settings) for n in range(seeds)])
+    found["walk by printed formulas"] = _counters(
+        group, group.nests, [_walk(group.nests, n, paper) for n in range(seeds)]
+    )
+    return found
+
+
+def _greedy(task: Task) -> Candidate:
+    return Greedy(Explored(task), Forecast(task), "0").propose(1)[0]
+
+
+def _walk(task: Task, seed: int, settings: WalkSettings | None = None) -> Candidate:
+    return Walk(Explored(task), Forecast(task), str(seed), settings).propose(1)[0]
+
+
+def _counters(group: Group, task: Task, found: Sequence[Candidate]) -> Counters:
+    """Of the candidate whose time is the median."""
+    forecast, target = Forecast(task), task.target
+    times = sorted((forecast.seconds(each), n) for n, each in enumerate(found))
+    seconds, number = times[len(times) // 2]
+    work = forecast.work(task.replay(found[number]))
+    assert isinstance(work, GpuWork)
+    module = group.module.clone()
+    fused_op = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
+    fused_op.schedule = placed(module, decision(task, found[number]))
+    lower(treadle_context(), module, target, after="schedule", to="loops")
+    kernel = [op for op in module.walk() if isinstance(op, FuncOp)][-1]
+    return Counters(
+        seconds=seconds,
+        flops=2 * prod(task.workload.extents) / seconds,
+        occupancy=resident_blocks(work, target) * work.warps / target.max_warps_per_multiprocessor,
+        memory=work.bytes / target.peak_bandwidth / seconds,
+        conflicts=sum(each.conflicts for each in memory_transactions(kernel)),
+    )
+
+
+SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Processor seconds of a strategy, after which `curves` says what it has found."""
+
+
+class _Over(Exception):
+    """The time of a curve is over."""
+
+
+class _Traced(Forecast):
+    """Keeps the best predicted seconds after each of `SECONDS`."""
+
+    def __init__(self, task: Task):
+        super().__init__(task)
+        self.start, self.best = time.process_time(), inf
+        self.points: list[float] = []
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        found: list[float | None] = []
+        for candidate in candidates:
+            found += super().__call__([candidate])
+            while time.process_time() - self.start > SECONDS[len(self.points)]:
+                self.points.append(self.best)
+                if len(self.points) == len(SECONDS):
+                    raise _Over
+            self.best = min([self.best, *(each for each in found[-1:] if each is not None)])
+        return found
+
+
+def curves(task: Task, seed: int) -> dict[str, tuple[float, list[float]]]:
+    """Of each strategy the seconds that it takes, and the best predicted seconds after each of `SECONDS`."""
+    found: dict[str, tuple[float, list[float]]] = {}
+    for name, run in _RUNS.items():
+        traced = _Traced(task)
+        with suppress(_Over):
+            run(Explored(task), traced, seed)
+        took = time.process_time() - traced.start
+        found[name] = took, [*traced.points, *[traced.best] * (len(SECONDS) - len(traced.points))]
+    return found
+
+
+def _evolved(explored: Explored, traced: Forecast, seed: int) -> None:
+    """Proposals of eight, whose predicted times are the measured ones, until the time is over."""
+    evolution = Evolution(explored, traced, str(seed))
+    while proposed := evolution.propose(8):
+        times = Forecast(explored.task)(proposed)
+        evolution.learn([Measured(each, seconds) for each, seconds in zip(proposed, times, strict=True)])
+
+
+def _drawn(explored: Explored, traced: Forecast, seed: int) -> None:
+    for candidate in explored.draws(Random(f"draw {seed}"), list(explored.task.by_name)):
+        traced([candidate])
+
+
+_RUNS: Mapping[str, Callable[[Explored, Forecast, int], object]] = {
+    "greedy": lambda explored, traced, seed: Greedy(explored, traced, str(seed)).propose(1),
+    "walk": lambda explored, traced, seed: Walk(explored, traced, str(seed)).propose(1),
+    "evolution": _evolved,
+    "random": _drawn,
+}
+
+
+def _show(name: str, target: Target, arguments: argparse.Namespace) -> None:
+    """Prints what is asked for of one operator."""
+    settings = WalkSettings(sharpness=arguments.sharpness, states=arguments.states)
+    if arguments.exact:
+        task = group_of(name, target).nests
+        for program in task.programs:
+            label = program.sym_name.data
+            if levels_of(program) and _size(task, label) <= _ENUMERATED:
+                print(f"{name} @{label}: {exact(task, label, settings)}", flush=True)
+    elif arguments.ablation:
+        for method, counters in ablation(name, target, arguments.seeds, settings).items():
+            print(f"{name} {method}: {counters}", flush=True)
+    elif arguments.curves:
+        runs = [curves(group_of(name, target).nests, seed) for seed in range(arguments.seeds)]
+        for strategy in _RUNS:
+            bests = [median(each) for each in zip(*(run[strategy][1] for run in runs), strict=True)]
+            after = ", ".join(f"{s:g} s {b * 1e6:,.1f}" for s, b in zip(SECONDS, bests, strict=True))
+            took = median(run[strategy][0] for run in runs)
+            print(f"{name} {strategy}: {took:.2f} s; us after {after}", flush=True)
+    else:
+        print(f"{name}: {compared(name, target, arguments.seeds, settings)}", flush=True)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints a line for each operator."""
+    """Prints a line or several for each operator."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="sm_89")
     parser.add_argument("--operators", nargs="+", choices=tuple(OPERATORS), default=tuple(OPERATORS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--sharpness", type=float, default=WalkSettings.sharpness, metavar="X", help="0: as the paper")
+    parser.add_argument("--states", type=int, default=WalkSettings.states, metavar="N", help="that a walk predicts")
+    what = parser.add_mutually_exclusive_group()
+    for option in ("exact", "ablation", "curves"):
+        what.add_argument(f"--{option}", action="store_true")
     arguments = parser.parse_args(words)
+    target = Target.parse(arguments.target)
+    if arguments.ablation and not target.is_cuda:
+        parser.error("--ablation is of GPUs: virtual threads and banks are theirs")
     for name in arguments.operators:
-        settings = WalkSettings(sharpness=arguments.sharpness)
-        times = compared(OPERATORS[name](), Target.parse(arguments.target), arguments.seeds, settings)
-        default, walk, draw = (each * 1e6 for each in times)
-        print(f"{name}: default {default:.1f}, walk {walk:.1f}, random {draw:.1f} us", flush=True)
+        _show(name, target, arguments)
 
 
 if __name__ == "__main__":

@@ -96,8 +96,9 @@ def compile(
                by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "winograd2"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
     construct: how kernels without a tuned schedule get one: "default" as their template says, or what a "walk" (as
-               Gensor's), an "evolution", or an "exhaustive" search of the templates' spaces predicts to be fastest,
-               in seconds a kernel; nothing is timed
+               Gensor's; "walk-paper" by its formulas as printed), "greedy" construction (as Roller's), an "evolution"
+               or "evolution-annealed" (as MetaSchedule's), or an "exhaustive" search of the templates' spaces predicts
+               to be fastest, in seconds a kernel; nothing is timed
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call, or a `ThreadPool` that several models share; default: the variable
                TREADLE_NUM_THREADS

@@ -216,6 +216,22 @@ def test_what_is_predicted_for_a_gpu_that_is_not_here_is_kept_and_used(
 
 
 @pytest.mark.usefixtures("nothing_is_built")
+def test_greedy_construction_tunes_and_compiles(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.tuning.model.why_no_gpu", lambda: "no GPU: none in this test")
+    monkeypatch.setattr("treadle.passes.schedule.construct.LEAST_GAIN", -1000.0)
+    folder = tmp_path / "db"
+    arguments = ["tune", str(model), "--database", str(folder), "--target", "sm_89", "--strategy", "greedy"]
+    assert main([*arguments, "--groups", "matmul", *PATIENT]) == 0
+    assert "1 schedule is predicted to be faster than the default" in capsys.readouterr().out
+    assert len(list(folder.glob("*/*.mlir"))) == 1
+    compiled = ["compile", str(model), "--target", "sm_89", "--to", "schedule", "-o", "-", "--construct", "greedy"]
+    assert main(compiled) == 0
+    assert "schedule @nest" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("nothing_is_built")
 @pytest.mark.parametrize("target", ["cpu", "sm_80"])
 def test_a_ranking_ends_when_its_time_is_up(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str

@@ -301,7 +301,11 @@ def test_a_real_search_from_the_command_line(model: Path, tmp_path: Path, capsys
     [
         (["--seconds", "0"], "seconds is 0; accepted: at least 1"),
         (["--trials", "0"], "trials is 0; accepted: a number from 1 upwards"),
-        (["--strategy", "best"], "there is no strategy 'best'; accepted: evolution, exhaustive, random, walk"),
+        (
+            ["--strategy", "best"],
+            "there is no strategy 'best'; accepted: evolution, evolution-annealed, exhaustive, greedy, random, walk, "
+            "walk-paper",
+        ),
         (["--groups", "pool"], "no group is called pool; accepted: "),
         (["--target", "avx2"], "cannot time kernels for avx2 here; accepted: cpu, cuda, or a GPU such as sm_80"),
         (["--shape", "z=1"], "z"),

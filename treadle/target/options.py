@@ -13,7 +13,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Convolution = Literal["direct", "winograd2", "winograd4"]
 CONVOLUTIONS: tuple[Convolution, ...] = get_args(Convolution)
 
-Construction = Literal["default", "walk", "exhaustive", "evolution"]
+Construction = Literal["default", "walk", "walk-paper", "greedy", "exhaustive", "evolution", "evolution-annealed"]
 CONSTRUCTIONS: tuple[Construction, ...] = get_args(Construction)
 
 Device = Literal["emulator"]

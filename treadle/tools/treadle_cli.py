@@ -239,7 +239,10 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default 0)")
     parser.add_argument(
-        "--strategy", default="evolution", metavar="NAME", help="%(default)s (default), exhaustive, random or walk"
+        "--strategy",
+        default="evolution",
+        metavar="NAME",
+        help="%(default)s (default), evolution-annealed, exhaustive, greedy, random, walk or walk-paper",
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on with an interrupted search, as without it; fail if there is none"

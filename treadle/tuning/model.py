@@ -75,7 +75,8 @@ def tune(
     groups:   tune only groups whose label contains one of these words; default: all
     threads:  of a call; default: the variable TREADLE_NUM_THREADS
     seed:     of the random choice of candidates
-    strategy: how they are chosen: `evolution`, `exhaustive`, `random` or `walk`
+    strategy: how they are chosen: `evolution`, `evolution-annealed`, `exhaustive`, `greedy`, `random`, `walk` or
+        `walk-paper`
     rules:    write the schedule programs among which a group's schedule is searched; default: `default_rules`
     executor: where candidates are built, any `concurrent.futures.Executor` on machines like this one; default: a
         process for each core

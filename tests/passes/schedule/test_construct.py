@@ -17,7 +17,9 @@ from treadle.errors import TreadleError
 from treadle.passes.schedule.construct import constructed, decision, search_of, template_programs
 from treadle.passes.schedule.schedule_select import ScheduleSelectPass, check_use, default_schedule
 from treadle.schedules.search.predict import Forecast
+from treadle.schedules.search.strategies import STRATEGIES
 from treadle.target import Target
+from treadle.target.options import CONSTRUCTIONS
 
 
 def products(target: Target) -> ModuleOp:
@@ -54,9 +56,16 @@ def test_equal_groups_are_searched_once_and_get_one_schedule(monkeypatch: pytest
     module.verify()
 
 
-@pytest.mark.parametrize("construct", ["walk", "exhaustive"])
-@pytest.mark.parametrize("target", ["cpu", "sm_80"])
-def test_what_is_constructed_computes_the_same(construct: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "construct"),
+    [
+        *(("cpu", construct) for construct in ("walk", "walk-paper", "greedy", "exhaustive")),
+        *(("sm_80", construct) for construct in ("walk", "greedy", "exhaustive")),
+        pytest.param("sm_80", "walk-paper", marks=pytest.mark.slow),
+        pytest.param("cpu", "evolution-annealed", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_constructed_computes_the_same(target: str, construct: str) -> None:
     generator = np.random.default_rng(0)
     x, w = (generator.standard_normal(shape).astype(np.float32) for shape in ((24, 40), (40, 48)))
     graph = Graph(x, w)
@@ -68,10 +77,13 @@ def test_what_is_constructed_computes_the_same(construct: str, target: str) -> N
 
 
 def test_a_construction_that_there_is_not() -> None:
-    with pytest.raises(
-        TreadleError, match="unknown construction 'best'; accepted: default, walk, exhaustive, evolution"
-    ):
+    accepted = "default, walk, walk-paper, greedy, exhaustive, evolution, evolution-annealed"
+    with pytest.raises(TreadleError, match=f"unknown construction 'best'; accepted: {accepted}"):
         treadle.compile(ModuleOp([]), construct="best")
+
+
+def test_constructions_are_strategies() -> None:
+    assert {*CONSTRUCTIONS} - {"default"} == {*STRATEGIES} - {"random"}
 
 
 def test_what_is_hardly_faster_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
 
 from treadle.schedules.search.walk import (
@@ -13,6 +14,7 @@ from treadle.schedules.search.walk import (
     caching_benefit,
     keep_probability,
     memories_of,
+    probabilities,
     roulette,
     tiling_balance,
     tiling_benefit,
@@ -61,10 +63,21 @@ def test_early_states_are_kept() -> None:
 
 
 def test_a_roulette_gives_each_its_share() -> None:
-    random, weights = Random(0), {3: 1.0, 5: 2.0, 8: 1.0}
+    random, weights = Random(0), [1.0, 2.0, 1.0]
     drawn = Counter(roulette(weights, random.random()) for _ in range(4000))
-    assert [drawn[n] / 1000 for n in weights] == pytest.approx([1, 2, 1], rel=0.1)
-    assert [roulette(weights, at) for at in (0.0, 0.249, 0.25, 0.749, 0.75, 1.0)] == [3, 3, 5, 5, 8, 8]
+    assert [drawn[n] / 1000 for n in range(3)] == pytest.approx(weights, rel=0.1)
+    assert [roulette(weights, at) for at in (0.0, 0.249, 0.25, 0.749, 0.75, 1.0)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_probabilities_of_several_states_sharpen_with_the_steps() -> None:
+    """Two states of two actions, the second one's last going on: of benefits 1 and 2, and 1 and 1."""
+    benefits, caches, firsts = np.array([1.0, 2.0, 1.0, 1.0]), np.array([False, False, False, True]), np.array([0, 2])
+    first = probabilities(benefits, caches, firsts, 0, sharpness=1.0)
+    assert first == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1 / 3])  # the weight of caching is 1/2
+    third = probabilities(benefits, caches, firsts, 2, sharpness=1.0)
+    weight = cache_weight(2)
+    assert third == pytest.approx([1 / 9, 8 / 9, 1 / (1 + weight), weight / (1 + weight)])
+    assert probabilities(benefits, caches, firsts, 2, sharpness=0.0)[:2] == pytest.approx(first[:2])
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -85,7 +85,11 @@ def best(results: Sequence[Measured]) -> float:
     return min(each.seconds for each in results if each.seconds is not None)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+MANY = [name for name in STRATEGIES if name != "greedy"]
+"""Those that propose as many candidates as are wanted; `test_greedy.py` has the other."""
+
+
+@pytest.mark.parametrize("name", MANY)
 def test_the_seed_decides_and_everything_comes_once(name: str) -> None:
     def tried(seed: str) -> list[str]:
         results = run(STRATEGIES[name](Explored(task()), Formula(planted), seed), uneven, 16)
@@ -102,7 +106,7 @@ def overfull() -> Task:
     return task(PROGRAM.replace("32] product", "32, 64] product").replace("to 2048", "to 4096"))
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@pytest.mark.parametrize("name", MANY)
 def test_a_search_that_was_interrupted_proposes_the_same(name: str) -> None:
     """And counts the same of what it rejects, by draws, whether it met some of that before or not."""
 
@@ -116,7 +120,7 @@ def test_a_search_that_was_interrupted_proposes_the_same(name: str) -> None:
     assert [each.candidate for each in run(resumed, uneven, 16)] == [each.candidate for each in whole[8:]]
     assert second.ledgers == {draw: first.ledgers[draw] for draw in second.drawn}
     assert {"exhaustive all", f"{name} 0"} & set(first.ledgers)
-    assert first.ledger.rejected > 0
+    assert first.ledger.rejected > 0 or name == "walk-paper"  # whose tiles stay small
 
 
 def test_exhaustive_search_goes_through_all_by_their_predictions() -> None:

@@ -25,7 +25,7 @@ from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.predict import Forecast, cpu_seconds
 from treadle.schedules.search.strategy import Explored
-from treadle.schedules.search.walk import Walk, WalkSettings, actions, etir, levels_of
+from treadle.schedules.search.walk import Step, Walk, WalkSettings, actions, etir, levels_of
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
@@ -95,6 +95,9 @@ def test_tiles_of_each_level_are_a_view_of_the_nest() -> None:
     view = etir(nest_of(task, TAKEN), levels)
     assert view.tiles == ((32, 256, 512), (32, 128, 512), (4, 8, 8), (4, 8, 1))
     assert view.virtual == (1, 2, 1)
+    # A block reads 32 rows of A and 2 x 128 columns of B at each step of 8 terms.
+    assert view.footprints[:2] == (4 * (32 + 256) * 8,) * 2
+    assert view.traffic[0] == 4 * ((32 + 256) * 512 + 32 * 256) * 16 * 2
     # The register tiles of a thread's 2 virtual ones read 4 of A and 2 x 8 of B, and have 64 of C, 128 x 32 times.
     assert view.footprints[-1] == 4 * (4 + 16 + 64)
     assert view.traffic[-1] == 4 * ((4 + 16) * 128 * 32 * 512 + 64 * 128 * 32)
@@ -254,6 +257,32 @@ def test_one_seed_gives_one_walk_and_nothing_is_proposed_twice() -> None:
     assert first[0] not in again.propose(6)
     following = again.propose(6)
     assert len({*following, *first}) > len(following)
+
+
+def test_by_printed_formulas_the_list_of_algorithm_1_is_ranked() -> None:
+    """Only states that the list keeps are predicted, and proposed, the fastest first."""
+    task = tilings(product(64, 64, 64))
+    forecast = SeenBy(task)
+    walker = KeptBy(Explored(task), forecast, "0", WalkSettings(benefits="paper", states=30))
+    found = walker.propose(20)
+    assert len(found) == 20
+    assert {*forecast.seen} == walker.kept >= {*found}
+    times = forecast(found)
+    assert times == sorted(times, key=lambda time: time or 0)
+    assert len({step for step in walker.met if step not in walker.kept}) > 0
+
+
+class KeptBy(Walk):
+    """Remembers which states walks met, and which of them the paper's list keeps."""
+
+    met: set[Candidate]
+    kept: set[Candidate]
+
+    def walk(self, name: str, random: Random, start: Candidate | None) -> list[Step]:
+        steps = super().walk(name, random, start)
+        self.met = getattr(self, "met", set()) | {step.candidate for step in steps}
+        self.kept = getattr(self, "kept", set()) | {step.candidate for step in steps if step.is_kept}
+        return steps
 
 
 def test_templates_have_no_tiles_to_walk_over() -> None:

@@ -274,8 +274,8 @@ class ScheduleSelectPass(ModulePass):
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
         default is taken.
     construct: how a group of a static model that has no entry gets its schedule: `default`, or the strategy of a search
-        (`walk`, `evolution`, or `exhaustive` over the templates' spaces) whose first proposal is taken if it is
-        predicted to be 5 % faster than the default. Nothing is built or timed.
+        (`walk`, `walk-paper`, `greedy`, `evolution`, `evolution-annealed`, or `exhaustive` over the templates' spaces)
+        whose first proposal is taken if it is predicted to be 5 % faster than the default. Nothing is built or timed.
     """
 
     name = "schedule-select"

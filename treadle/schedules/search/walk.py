@@ -1,25 +1,28 @@
 """Gensor's construction: an annealed random walk from tile to tile and from level to level, without measuring.
 
 States are the decisions of programs that tile; `Etir` is the paper's view of them. An action's probability is its
-benefit over the sum of all. The candidates are the best of all states that were seen, ranked by the predictor: those
-from which the walk chose are more than the list that the paper keeps, and cost nothing more.
+benefit over the sum of all. The candidates are ranked by the predictor: of all states that were seen, where it weighs
+the actions, and where the paper's formulas do, of the list that algorithm 1 keeps.
 
 Source: Gensor (2025), section IV, algorithms 1 and 2; docs/adr/0029.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import ceil, exp, inf, log, prod
 from random import Random
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from treadle.dialects.loop.tiles import BANK_BYTES, BANKS
 from treadle.dialects.schedule import ArrangeOp, Choice, ProgramOp, SampleOp, SplitOp, UseAttr
+from treadle.dialects.schedule.staging import Memory as StageMemory
 from treadle.dialects.schedule.tiling import Role
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.candidate import Candidate, Measured
@@ -40,7 +43,8 @@ class Etir:
     tiles: of each level of memory, the one farthest from the computing units first: positions of each axis that a tile
         has; the last level is a thread's register tile
     virtual: virtual threads along each axis
-    footprints: bytes that the reads of one tile of each level reach, and that its result takes
+    footprints: bytes that the reads of one tile of each level reach, and that its result takes; of a tile that several
+        threads compute, what they read in one step of the outermost reduction loop: sums are in registers
     traffic: bytes that all tiles of each level load and store together
     """
 
@@ -173,11 +177,30 @@ def _level(nest: Nest, place: int) -> tuple[tuple[int, ...], int, int]:
     tiles = [ceil(axis.extent / size) for axis, size in zip(nest.axes, whole, strict=True)]
     is_spatial = [not axis.is_reduction for axis in nest.axes]
     written = prod(compress(whole, is_spatial)) * load.bytes
-    reads = 0
-    for number, read in enumerate(load.reads):
-        box = nest.box(number, place)
-        reads += (prod(whole) if box is None else box.size) * read.bytes
-    return tile, reads + written, reads * prod(tiles) + written * prod(compress(tiles, is_spatial))
+    memory: StageMemory = "shared" if any(n >= place for n in nest.numbers("thread")) else "register"
+    reads = _read(nest, place, memory, prod(whole))
+    if memory == "register":
+        footprint = reads + written
+    else:
+        step = max(place, _behind_first_loop(nest))
+        footprint = max(1, _read(nest, step, memory, prod(nest.below(step))))
+    return tile, footprint, reads * prod(tiles) + written * prod(compress(tiles, is_spatial))
+
+
+def _read(nest: Nest, place: int, memory: StageMemory, positions: int) -> int:
+    """The bytes that all reads reach below a place."""
+    found = 0
+    for number, read in enumerate(nest.workload.reads):
+        box = nest.box(number, place, memory)
+        found += (positions if box is None else box.size) * read.bytes
+    return found
+
+
+def _behind_first_loop(nest: Nest) -> int:
+    """The first level behind the outermost group of loops; behind all levels where there is none."""
+    firsts, roles = _first_levels(nest), [group.role for group in nest.groups]
+    number = roles.index("loop") + 1 if "loop" in roles else len(roles)
+    return firsts[number] if number < len(firsts) else len(nest.levels)
 
 
 # How likely a walk takes each action: Gensor's formulas as printed, and the ratio of modelled throughputs.
@@ -271,18 +294,38 @@ class PaperBenefits:
         return virtual_thread_benefit(after.tiles[number][columns], after.virtual[columns])
 
 
-def roulette(weights: Mapping[int, float], drawn: float) -> int:
-    """The number whose share of the weights' sum a random number in [0, 1) falls into."""
-    left = drawn * sum(weights.values())
-    for number, weight in weights.items():
+def probabilities(
+    benefits: NDArray[np.float64], caches: NDArray[np.bool_], firsts: NDArray[np.int64], step: int, sharpness: float
+) -> NDArray[np.float64]:
+    """The probability of each action at a step of the walk: its weight over the sum of its state's.
+
+    A weight is the action's benefit, to a power that grows by `sharpness` with each step, times `cache_weight` if it
+    goes on to the next level. Of actions that are nearly as good as each other, which most are, the benefits themselves
+    choose almost at random; with the power, a walk goes on when no tile of the level is a gain.
+
+    benefits, caches: of the actions, and which of them go on, one state's after another's; firsts: where each state's
+        begin
+    """
+    counts = np.diff(np.append(firsts, len(benefits)))
+    weights = (benefits / np.repeat(np.maximum.reduceat(benefits, firsts), counts)) ** (1 + sharpness * step)
+    weights = np.where(caches, weights * cache_weight(step), weights)
+    return weights / np.repeat(np.add.reduceat(weights, firsts), counts)
+
+
+def roulette(weights: Sequence[float], drawn: float) -> int:
+    """The place of the weight into whose share of the sum a random number in [0, 1) falls."""
+    left = drawn * sum(weights)
+    for place, weight in enumerate(weights):
         left -= weight
         if left < 0:
-            return number
-    return max(weights)
+            return place
+    return len(weights) - 1
 
 
-_BEGINNINGS = ("best", "random", "smallest", "random")
-"""Where walks begin, in turn."""
+_BEGINNINGS = ("best", "best", "random")
+"""Where walks begin, in turn; as the paper's, at the smallest tiles."""
+_KEPT_PROGRAMS = 0.5
+"""The part of the programs that the next walks go over, those with the best states (successive halving)."""
 _LOOKS = 8
 """Random states of each program that are predicted before walks, which then begin with the best programs. Without them
 800 states are met before each of the 12 to 22 programs of a product on a GPU has had a walk. For the three layers of
@@ -296,14 +339,15 @@ _STARTS = 50
 class WalkSettings:
     """How a walk goes.
 
-    benefits: `model` weighs an action by the predicted throughput after it over that before it, `paper` by the printed
-        formulas
+    benefits: `model` weighs an action by the predicted throughput after it over that before it; the candidates are all
+        states whose times were predicted for that. `paper` weighs by formulas (1) to (3) as printed, and begins at the
+        smallest tiles; the candidates are the states that its list keeps, and they alone are predicted
     sharpness: how much better an action has to be to be chosen grows with it at each step, where the model weighs; 0 is
         the paper's choice
     temperature, threshold: the temperature halves with each step, until it is below the threshold: 100 steps
-    states: walks are taken until so many states were predicted, every other walk from a random state. For the four
-        products of `benchmarks/strategies.py` the best states of 400 take 1.00 to 1.03 of those of 800 on sm_80, of
-        200 as well; on a CPU 1.00 to 1.02, and 1.00 to 1.03 (medians of three seeds, 2026-11-23)
+    states: walks are taken until so many states were predicted. For the four products of `benchmarks/strategies.py`
+        the best states of 400 take 1.00 to 1.03 of those of 800 on sm_80, of 200 as well; on a CPU 1.00 to 1.02, and
+        1.00 to 1.03 (medians of three seeds, 2026-11-23)
     walks: of each program, at most
     """
 
@@ -326,12 +370,15 @@ class Step:
 
 
 class Walk:
-    """Proposes the best predicted of all states that walks over a task's programs meet, whatever was measured. Programs
+    """Proposes the best predicted of the states that walks over a task's programs meet, whatever was measured. Programs
     whose kernels have to be lowered for a prediction are left to other strategies."""
 
     def __init__(self, explored: Explored, predict: Predictor, seed: str, settings: WalkSettings | None = None):
         self._explored, self._predict, self._seed = explored, predict, seed
+        self.task = explored.task
         self._settings = WalkSettings() if settings is None else settings
+        self._is_paper = self._settings.benefits == "paper"
+        self.sharpness = 0.0 if self._is_paper else self._settings.sharpness
         self._seconds: dict[Candidate, float | None] = {}
         self.predicted = 0
         """States that have a predicted time."""
@@ -371,18 +418,22 @@ class Walk:
 
     def _walks(self, random: Random, before: int) -> None:
         names = [name for name, program in self._explored.task.by_name.items() if levels_of(program)]
-        self._look(names, random)
+        if not self._is_paper:
+            self._look(names, random)
         for number in range(self._settings.walks):
-            for name in sorted(names, key=lambda name: self._best.get(name, inf)):
-                if self.predicted < before + self._settings.states:
-                    start = self.start(name, random, _BEGINNINGS[number % 4])
-                    names = names if self.walk(name, random, start) else [each for each in names if each != name]
+            names.sort(key=lambda name: self._best.get(name, inf))
+            where = "smallest" if self._is_paper else _BEGINNINGS[number % len(_BEGINNINGS)]
+            for name in names[: ceil(len(names) * _KEPT_PROGRAMS**number)]:
+                if self.predicted >= before + self._settings.states:
+                    return
+                steps = self.walk(name, random, self.start(name, random, where))
+                self.seconds([step.candidate for step in steps if step.is_kept or not self._is_paper])
 
     def _look(self, names: Sequence[str], random: Random) -> None:
         """Predicts some random states of each program, so that walks begin where they may lead to something."""
         for name in names:
             drawn = (self._explored.draw(random, [name]) for _ in range(_LOOKS))
-            self._legal([each for each in drawn if each is not None])
+            self.seconds([each for each in drawn if each is not None])
 
     def learn(self, results: Sequence[Measured]) -> None:
         """What was measured is not proposed."""
@@ -394,14 +445,16 @@ class Walk:
         levels = levels_of(program)
         if state is None:
             return []
-        sampler, number, steps = self._explored.task.samplers[name], 0, list[Step]()
+        number, steps = 0, list[Step]()
         temperature = self._settings.temperature
+        first = np.zeros(1, np.int64)
         while temperature > self._settings.threshold:
-            options = actions(program, sampler, state, levels, number)
-            weights = self._weights(state, options, levels, number, len(steps))
-            if not weights:
+            options = self.options(state, levels, number)
+            if not options:
                 break
-            action = options[roulette(weights, random.random())]
+            benefits, caches = np.array([b for _, b in options]), np.array([a.after is None for a, _ in options])
+            weights = probabilities(benefits, caches, first, len(steps), self.sharpness)
+            action, _ = options[roulette(weights.tolist(), random.random())]
             state, number = (state, number + 1) if action.after is None else (action.after, number)
             is_kept = random.random() < keep_probability(temperature)
             steps.append(Step(action.kind, state, number, is_kept))
@@ -420,13 +473,20 @@ class Walk:
             found += [candidate for *_, candidate in [min(known, default=(None,))]]
         drawn = (self._explored.draw(random, [name]) for _ in range(_STARTS))
         for candidate in (*found, *drawn):
-            if candidate is not None and self._legal([candidate]):
+            if candidate is not None and self.legal([candidate]):
                 return candidate
         return None
 
-    def _legal(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that replay and have a predicted time, which is remembered."""
-        new = [each for each in candidates if each not in self._seconds]
+    def legal(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that replay and, where the model weighs, have a predicted time."""
+        if self._is_paper:
+            return [each for each in candidates if self._explored.kernel(each) is not None]
+        times = self.seconds(candidates)
+        return [each for each, seconds in zip(candidates, times, strict=True) if seconds is not None]
+
+    def seconds(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        """The predicted times, which are remembered; None for what is not legal."""
+        new = [each for each in dict.fromkeys(candidates) if each not in self._seconds]
         legal = [each for each in new if self._explored.kernel(each) is not None]
         self._seconds |= dict.fromkeys(new, None)
         for candidate, seconds in zip(legal, self._predict(legal), strict=True):
@@ -434,31 +494,19 @@ class Walk:
             if seconds is not None:
                 self.predicted += 1
                 self._best[candidate.program] = min(seconds, self._best.get(candidate.program, inf))
-        return [each for each in candidates if self._seconds[each] is not None]
+        return [self._seconds[each] for each in candidates]
 
-    def _weights(
-        self, state: Candidate, options: Sequence[Action], levels: Sequence[TileLevel], number: int, step: int
-    ) -> dict[int, float]:
-        """The benefit of each action that can be done, by its place."""
-        legal = set(self._legal([each.after for each in options if each.after is not None]))
-        found: dict[int, float] = {}
-        for n, action in enumerate(options):
-            if action.after is not None and action.after not in legal:
-                continue
-            benefit = (
-                self._by_model(state, action)
-                if self._settings.benefits == "model"
-                else self._by_formulas(state, action, levels, number)
-            )
-            if benefit > 0:
-                found[n] = benefit * (cache_weight(step) if action.kind == "cache" else 1.0)
-        return self._sharpened(found, step) if self._settings.benefits == "model" and found else found
-
-    def _sharpened(self, weights: Mapping[int, float], step: int) -> dict[int, float]:
-        """Weights to a power that grows with the steps, as it cools: of actions that are nearly as good as each other,
-        which most are, the paper's weights choose almost at random."""
-        most, power = max(weights.values()), 1 + self._settings.sharpness * step
-        return {n: (weight / most) ** power for n, weight in weights.items()}
+    def options(self, state: Candidate, levels: Sequence[TileLevel], number: int) -> list[tuple[Action, float]]:
+        """What can be done in a state at a level of its program, and the benefit of each action; none of them is 0."""
+        program, sampler = self._explored.task.by_name[state.program], self._explored.task.samplers[state.program]
+        tried = actions(program, sampler, state, levels, number)
+        legal = set(self.legal([each.after for each in tried if each.after is not None]))
+        possible = [each for each in tried if each.after is None or each.after in legal]
+        if self._is_paper:
+            weighed = [(each, self._by_formulas(state, each, levels, number)) for each in possible]
+        else:
+            weighed = [(each, self._by_model(state, each)) for each in possible]
+        return [(action, benefit) for action, benefit in weighed if benefit > 0]
 
     def _by_model(self, state: Candidate, action: Action) -> float:
         """Predicted throughput after the action over that before it; going on to the next level changes nothing."""
