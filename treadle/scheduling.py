@@ -32,6 +32,7 @@ from treadle.schedules.rules import (
     cross_thread,
     default_rules,
     fused,
+    located,
     staged,
     templates,
     tensor_cores,
@@ -180,7 +181,7 @@ def _is_choice(value: object) -> bool:
 __all__ = [
     "Anchor", "Choice", "Choices", "Draft", "Index", "KernelBuilder", "Knob", "MemorySpace", "Predicate",
     "Registration", "Rule", "TaskMapping", "Template", "all_of", "check_divides", "check_limit", "check_limits",
-    "cross_thread", "default_rules", "emit_element", "fused", "kernel_builder", "number", "register_rule",
+    "cross_thread", "default_rules", "emit_element", "fused", "kernel_builder", "located", "number", "register_rule",
     "register_template", "repeat", "spatial", "staged", "templates", "tensor_cores", "tiled", "unrolled",
     "vector_lanes", "vectorised",
 ]  # fmt: skip

@@ -14,7 +14,16 @@ from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule
 from treadle.schedules.rules.templates import templates, tensor_cores
-from treadle.schedules.rules.tiling import cross_thread, fused, staged, tiled, unrolled, vector_lanes, vectorised
+from treadle.schedules.rules.tiling import (
+    cross_thread,
+    fused,
+    located,
+    staged,
+    tiled,
+    unrolled,
+    vector_lanes,
+    vectorised,
+)
 from treadle.target import Target
 from treadle.tools.reporting import run_reporting
 
@@ -72,10 +81,11 @@ SHOWN = (
     Shown("cross_thread", cross_thread, cross_thread, _sums(64, 768), "sm_80"),
     Shown('staged("register", alone=True)', staged("register", alone=True), staged, _DENSE, "cpu", [_arranged]),
     Shown('staged("shared", ahead=True)', staged("shared", ahead=True), staged, _DENSE, "sm_80", [_arranged]),
+    Shown('located("shared")', located("shared"), located, _DENSE, "sm_80", [_arranged]),
     Shown("vectorised", vectorised, vectorised, _DENSE, "cpu", [_arranged]),
     Shown("unrolled", unrolled, unrolled, _DENSE, "cpu", [_arranged]),
 )
-"""The rules in the order in which they are composed."""
+"""The rules in the order in which they are composed; `located` is for programs of one's own."""
 
 
 def main() -> int:

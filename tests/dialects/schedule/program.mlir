@@ -13,6 +13,9 @@
 // CHECK-NEXT: %n = schedule.sample "buffers" from [1, 2]
 // CHECK-NEXT: schedule.stage 0 at %k0 in "shared" vector 4 buffers %n
 // CHECK-NEXT: schedule.stage 1 at %k0 in "shared" buffers 2 async
+// CHECK-NEXT: %place = schedule.sample "place" from [0, 1, 2] taken 2
+// CHECK-NEXT: schedule.stage 0 at %place of (%k0, %k1) in "register"
+// CHECK-NEXT: schedule.stage 1 at 0 of (%k0) in "register"
 // CHECK-NEXT: schedule.mark unroll %k1
 schedule.program @dense for "cuda" {
   %i, %j, %k = schedule.axes 2 spatial, 1 reduction
@@ -27,6 +30,9 @@ schedule.program @dense for "cuda" {
   %n = schedule.sample "buffers" from [1, 2]
   schedule.stage 0 at %k0 in "shared" vector 4 buffers %n
   schedule.stage 1 at %k0 in "shared" buffers 2 async
+  %place = schedule.sample "place" from [0, 1, 2] taken 2
+  schedule.stage 0 at %place of (%k0, %k1) in "register"
+  schedule.stage 1 at 0 of (%k0) in "register"
   schedule.mark unroll %k1
 }
 

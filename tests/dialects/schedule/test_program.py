@@ -98,6 +98,12 @@ def test_a_whole_program_is_valid() -> None:
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "shared" vector 0', "the vector or the buffers below 1"),
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "register" buffers 2 async', "asynchronous copies go to shared"),
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "shared" async', "with at least 2 buffers"),
+        (
+            HEAD + ARRANGE + 'schedule.stage 0 at 1 of (%k, %i1) in "shared"',
+            "%i1, which is in repeat: expected a level",
+        ),
+        (HEAD + ARRANGE + 'schedule.stage 0 at 2 of (%k) in "shared"', "place 2 of 1 levels: expected a level, or 0"),
+        (HEAD + ARRANGE + 'schedule.stage 0 at 0 of () in "shared"', "place 0 of 0 levels: expected a level, or 0"),
         (HEAD + ARRANGE + "schedule.mark vector %k", "level %k is marked vector, and is not innermost"),
         (HEAD + ARRANGE + "schedule.mark unroll %i", "schedule.mark at %i, which has no role"),
         (HEAD + ARRANGE + "schedule.mark hot %k", "unknown mark 'hot': expected unroll, vector"),

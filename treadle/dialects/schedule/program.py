@@ -133,13 +133,14 @@ def _check_order(placed: Sequence[SSAValue], levels: dict[SSAValue, Level]) -> N
 
 
 def _check_stage(op: StageOp, arrange: ArrangeOp, kind: str) -> None:
-    role = _role(op.level, arrange, op.name)
+    roles = [(level, _role(level, arrange, op.name)) for level in op.levels]
     if op.memory.data == "shared" and kind == "cpu":
         raise VerifyException("a CPU has no shared memory: expected register")
-    if role not in ("block", "loop"):
-        raise VerifyException(
-            f"schedule.stage at {_name(op.level)}, which is in {role}: expected a level in block or loop"
-        )
+    for level, role in roles:
+        if role not in ("block", "loop"):
+            raise VerifyException(
+                f"schedule.stage at {_name(level)}, which is in {role}: expected a level in block or loop"
+            )
 
 
 def _check_mark(op: MarkOp, arrange: ArrangeOp) -> None:

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
     IRDLOperation,
     irdl_op_definition,
     operand_def,
@@ -57,42 +58,60 @@ class StageOp(IRDLOperation):
     ```mlir
     schedule.stage 0 at %k0 in "shared" vector %w buffers 2 async
     schedule.stage 1 at %k1 in "register"
+    schedule.stage 0 at %place of (%i0, %k0) in "shared" vector %w
     ```
-    Reads are numbered as in the definition. `vector` elements are copied at once (default 1); with `buffers` above 1
-    the next iteration's are fetched ahead, through registers, or by asynchronous copies. Rejected: unknown memory,
-    numbers below 1, `async` into registers or with one buffer.
+    Reads are numbered as in the definition. Of several levels a place says which: 1 is the first one, and 0 is none of
+    them, so that the read stays where it is (MetaSchedule's Sample-Compute-Location, where the place is sampled).
+    `vector` elements are copied at once (default 1); with `buffers` above 1 the next iteration's are fetched ahead,
+    through registers, or by asynchronous copies. Rejected: unknown memory, no level, a place beyond them, a vector or
+    buffers below 1, `async` into registers or with one buffer.
     """
 
     name = "schedule.stage"
     read = prop_def(IntegerAttr)
-    level = operand_def(AxisType)
+    levels = var_operand_def(AxisType)
     params = var_operand_def(ParamType)
     numbers = prop_def(DenseArrayBase.constr(i64))
     memory = prop_def(StringAttr)
     is_async = opt_prop_def(UnitAttr)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def()
 
     def __init__(
-        self, read: int, level: SSAValue, memory: Memory, vector: Size = 1, buffers: Size = 1, *, is_async: bool = False
+        self,
+        read: int,
+        levels: SSAValue | Sequence[SSAValue],
+        memory: Memory,
+        vector: Size = 1,
+        buffers: Size = 1,
+        *,
+        place: Size = 1,
+        is_async: bool = False,
     ):
-        sizes = [vector, buffers]
+        sizes = [place, vector, buffers]
         properties = {
             "read": IntegerAttr(read, i64),
             "numbers": sizes_attribute(sizes),
             "memory": StringAttr(memory),
             "is_async": UnitAttr() if is_async else None,
         }
-        super().__init__(operands=[level, sampled(sizes)], properties=properties)
+        at = [levels] if isinstance(levels, SSAValue) else list(levels)
+        super().__init__(operands=[at, sampled(sizes)], properties=properties)
+
+    @property
+    def place(self) -> Size:
+        """Which of the levels, from 1; 0 for none of them."""
+        return joined(self.numbers, self.params)[0]
 
     @property
     def vector(self) -> Size:
         """Elements that are copied at once."""
-        return joined(self.numbers, self.params)[0]
+        return joined(self.numbers, self.params)[1]
 
     @property
     def buffers(self) -> Size:
         """Copies of the memory, all but one of which are filled ahead."""
-        return joined(self.numbers, self.params)[1]
+        return joined(self.numbers, self.params)[2]
 
     def verify_(self) -> None:
         if self.memory.data not in MEMORIES:
@@ -100,12 +119,20 @@ class StageOp(IRDLOperation):
         sizes = self.vector, self.buffers
         if self.read.value.data < 0 or any(isinstance(size, int) and size < 1 for size in sizes):
             raise VerifyException("the read is below 0, or the vector or the buffers below 1")
+        if not self.levels or (isinstance(self.place, int) and self.place > len(self.levels)):
+            raise VerifyException(f"place {self.place} of {len(self.levels)} levels: expected a level, or 0 for none")
         if self.is_async is not None and (self.memory.data != "shared" or self.buffers == 1):
             raise VerifyException("asynchronous copies go to shared memory with at least 2 buffers")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.read.value.data} at ")
-        printer.print_ssa_value(self.level)
+        if len(self.levels) == 1 and self.place == 1:
+            printer.print_ssa_value(self.levels[0])
+        else:
+            print_size(printer, self.place)
+            printer.print_string(" of ")
+            with printer.in_parens():
+                printer.print_list(self.levels, printer.print_ssa_value)
         printer.print_string(" in ")
         printer.print_string_literal(self.memory.data)
         for word, size in (("vector", self.vector), ("buffers", self.buffers)):
@@ -119,13 +146,27 @@ class StageOp(IRDLOperation):
     def parse(cls, parser: Parser) -> StageOp:
         read = parser.parse_integer(allow_negative=False)
         parser.parse_keyword("at")
-        level = parser.parse_operand(AXIS)
+        place, levels = _parse_place(parser)
         parser.parse_keyword("in")
         memory = cast("Memory", parser.parse_str_literal())
         vector = parse_size(parser) if parser.parse_optional_keyword("vector") else 1
         buffers = parse_size(parser) if parser.parse_optional_keyword("buffers") else 1
         is_async = parser.parse_optional_keyword("async") is not None
-        return cls(read, level, memory, vector, buffers, is_async=is_async)
+        return cls(read, levels, memory, vector, buffers, place=place, is_async=is_async)
+
+
+def _parse_place(parser: Parser) -> tuple[Size, list[SSAValue]]:
+    """`%k0`, or `%place of (%i0, %k0)`, or `1 of (%i0, %k0)`."""
+    first = parser.parse_optional_unresolved_operand()
+    place: Size = parser.parse_integer(allow_negative=False) if first is None else 1
+    if first is not None and not parser.parse_optional_keyword("of"):
+        return 1, [parser.resolve_operand(first, AXIS)]
+    if first is None:
+        parser.parse_keyword("of")
+    else:
+        place = parser.resolve_operand(first, PARAM)
+    levels = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(AXIS))
+    return place, levels
 
 
 @irdl_op_definition

@@ -76,7 +76,8 @@ class _Replay:
         if arranged is None:
             raise TreadleError("it has no schedule.arrange", self._where, "a program of a nest")
         groups = tuple(Group(role, tuple(map(self._level, levels))) for role, levels in arranged.groups)
-        stages = sorted((self._stage(op, arranged) for op in staged), key=lambda stage: stage.compute_at)
+        every = (self._stage(op, arranged) for op in staged)
+        stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
         least = arranged.min_blocks_per_sm
         return Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
 
@@ -129,11 +130,17 @@ class _Replay:
             self._levels[value] = Level(axis, axis.extent, 1)
         return self._levels[value]
 
-    def _stage(self, op: StageOp, arranged: ArrangeOp) -> Stage:
-        """Once a block, whichever block level the stage stands at."""
+    def _stage(self, op: StageOp, arranged: ArrangeOp) -> Stage | None:
+        """Once a block, whichever block level the stage stands at; None at no level."""
         blocks = [level for role, levels in arranged.groups if role == "block" for level in levels]
-        place = len(blocks) if op.level in blocks else list(arranged.levels).index(op.level) + 1
-        vector, buffers = values_of([op.vector, op.buffers], self._numbers)
+        number, vector, buffers = values_of([op.place, op.vector, op.buffers], self._numbers)
+        if number == 0:
+            return None
+        if not 0 < number <= len(op.levels):
+            accepted = f"0 to {len(op.levels)}"
+            raise TreadleError(f"a stage at place {number} of {len(op.levels)} levels", self._where, accepted)
+        level = op.levels[number - 1]
+        place = len(blocks) if level in blocks else list(arranged.levels).index(level) + 1
         memory: Memory = "shared" if op.memory.data == "shared" else "register"
         return Stage(op.read.value.data, place, memory, vector, buffers, op.is_async is not None)
 

@@ -10,6 +10,7 @@ from treadle.schedules.rules.tiling import (
     cross_thread,
     default_rules,
     fused,
+    located,
     staged,
     tiled,
     unrolled,
@@ -18,6 +19,6 @@ from treadle.schedules.rules.tiling import (
 )
 
 __all__ = [
-    "Axes", "Draft", "Rule", "cross_thread", "default_rules", "fused", "programs", "staged", "templates",
-    "tensor_cores", "tiled", "unrolled", "vector_lanes", "vectorised",
+    "Axes", "Draft", "Rule", "cross_thread", "default_rules", "fused", "located", "programs", "staged",
+    "templates", "tensor_cores", "tiled", "unrolled", "vector_lanes", "vectorised",
 ]  # fmt: skip

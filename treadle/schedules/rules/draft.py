@@ -203,15 +203,17 @@ class Draft:
     def stage(
         self,
         read: int,
-        level: SSAValue,
+        levels: SSAValue | Sequence[SSAValue],
         memory: Memory,
         vector: Size = 1,
         buffers: Size = 1,
         *,
+        place: Size = 1,
         is_async: bool = False,
     ) -> Draft:
-        """A read, by its number, goes through faster memory, filled once an iteration of a level."""
-        return self._with(StageOp(read, level, memory, vector, buffers, is_async=is_async))
+        """A read, by its number, goes through faster memory, filled once an iteration of a level: of several, the one
+        that `place` says, from 1, or of none, by 0."""
+        return self._with(StageOp(read, levels, memory, vector, buffers, place=place, is_async=is_async))
 
     def mark(self, mark: Mark, level: SSAValue) -> Draft:
         """How a level's loop is printed."""

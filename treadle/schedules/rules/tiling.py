@@ -239,6 +239,41 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool 
     return rule
 
 
+def located(memory: Memory) -> Rule:
+    """The draft with the reads of its terms staged at a place that is sampled: one of the reduction loops, or none. All
+    stand at the same place, and tiles are read several times.
+
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    ```
+    becomes, by `located("shared")`,
+    ```mlir
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
+    %place = schedule.sample "place" from [0, 1, 2]
+    %vector = schedule.sample "vector" from [1, 2, 4]
+    schedule.stage 0 at %place of (%k0, %k1) in "shared" vector %vector
+    schedule.stage 1 at %place of (%k0, %k1) in "shared" vector %vector
+    ```
+    Source: MetaSchedule (NeurIPS 2022), Sample-Compute-Location and figure 5's Random-Compute-Location.
+    """
+
+    def rule(draft: Draft) -> Sequence[Draft]:
+        loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
+        if draft.workload is None or not loops or not has_reuse(draft.workload):
+            return ()
+        terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
+        draft, place = draft.sample("place", list(range(len(loops) + 1)))
+        sizes: tuple[Size, ...] = ()
+        if memory == "shared":
+            draft, vector = draft.sample("vector", _VECTORS)
+            sizes = (vector,)
+        for read in terms:
+            draft = draft.stage(read, loops, memory, *sizes, place=place)
+        return [draft]
+
+    return rule
+
+
 def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory, is_async: bool) -> Draft | None:
     """With some reads staged at a level; None if none of them can be, or the values taken are beyond a limit."""
     sizes: tuple[Size, ...] = ()
