@@ -155,7 +155,7 @@ class StageOp(IRDLOperation):
         return cls(read, levels, memory, vector, buffers, place=place, is_async=is_async)
 
 
-def _parse_place(parser: Parser) -> tuple[Size, list[SSAValue]]:
+def _parse_place(parser: Parser) -> tuple[Size, Sequence[SSAValue]]:
     """`%k0`, or `%place of (%i0, %k0)`, or `1 of (%i0, %k0)`."""
     first = parser.parse_optional_unresolved_operand()
     place: Size = parser.parse_integer(allow_negative=False) if first is None else 1
