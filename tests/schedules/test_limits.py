@@ -42,7 +42,6 @@ CASES: list[tuple[str, str, dict[str, Choice], str, int, int]] = [
     ("matmul_cpu", "even", {"rows": 8, "vectors": 4, "chunk": 8, "pack": True, "passes": 1}, "rows of a tile", 8, 7),
     ("matmul_cpu", "even", {"rows": 3, "vectors": 1, "chunk": 7, "pack": True, "passes": 1},
      "rows of a chunk's tiles", 9, 7),
-    ("matmul_cpu", "even", {"rows": 4, "vectors": 1, "chunk": 8, "pack": True, "passes": 3}, "terms of passes", 66, 64),
     ("matmul_cpu", "even", {"rows": 4, "vectors": 1, "chunk": 8, "pack": True, "passes": 8}, "passes", 8, 1),
     ("attention_cpu", "wide attention", {"vectors": 4, "keys": 8}, "keys of a tile", 8, 7),
     ("attention_cpu", "wide attention", {"rows": 10, "columns": 3}, "rows of a tile", 10, 9),
