@@ -30,13 +30,10 @@ EACH = 1
 APPROXIMATE = {
     "product of tiles": 0.001,
     "convolution of tiles": 0.02,
-    "Winograd": 0.1,
     "depthwise convolution": 0.02,
 }
 """By how much predicted times of CPUs may differ from those of the kernels, where tiles overhang. In all other cases
-they are equal, on GPUs with every count. Of Winograd's tiles both counts take the conditions of a border to be
-independent of each other: with 18 tiles a block, inner and border code run 1.3 times a tile by the recorder and 1.8
-times by the kernel, where 1 would be right."""
+they are equal, on GPUs with every count."""
 
 
 @pytest.mark.parametrize(("name", "is_gpu"), [(n, True) for n in GPU_CASES] + [(n, False) for n in CPU_CASES])

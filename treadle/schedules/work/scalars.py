@@ -43,6 +43,7 @@ from treadle.schedules.work.tree import (
     Condition,
     Loop,
     Node,
+    Otherwise,
     Step,
 )
 
@@ -213,7 +214,10 @@ class ScalarRecorder(KernelBuilder):
 
     def _logic(self, kind: str, a: Value, b: Value) -> Value:
         found = Value(i1)
-        if kind == "and":
+        if kind in ("eq", "ne") and b.number is not None:
+            is_same = bool(b.number) == (kind == "eq")
+            found.conditions = a.conditions if is_same else (Otherwise(a.conditions),)
+        elif kind == "and":
             found.conditions = (*a.conditions, *b.conditions)
         elif kind == "or":
             sides = a.conditions, b.conditions
@@ -280,6 +284,8 @@ class ScalarRecorder(KernelBuilder):
             return cast("Value", self.select(*operands))
         if kind in _LOGIC and type == i1:
             return self._logic(_LOGIC[kind], *operands)
+        if isinstance(op, arith.CmpiOp) and operands[0].type == i1:
+            return self._logic(_PREDICATES[op.predicate.value.data], *operands)
         found = self._computed(kind, operands, type)
         if isinstance(type, IndexType):
             found.position = unknown_index()
