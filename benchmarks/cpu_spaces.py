@@ -2,12 +2,14 @@
 
     python -m benchmarks.cpu_spaces --products 128x768x3072 784x512x128 [--right weights] [--threads 2]
     python -m benchmarks.cpu_spaces --default-only --products 2039x2039x2039 2048x2048x2048
+    python -m benchmarks.cpu_spaces --rows 4 5 6 --products 128x256x256 196x1024x256
 
 Every candidate of `matmul_cpu` is compiled and timed, interleaved, as Hidet enumerates its space (ASPLOS 2023, section
 4.3), and so are as many random combinations of all values of the knobs that the limits allow, which tells whether the
-space leaves out what is faster. Those that are within a tenth of the best are timed again, in more rounds. The table
-has microseconds of the default, of the best of the space and of the draws, how many schedules there are, and the
-seconds that enumerating them took. Measure on a machine that does nothing else.
+space leaves out what is faster. The five best of each are timed again, in more rounds. The table has microseconds of
+the default, of the best of the space and of the draws, how many schedules there are, and the seconds that enumerating
+them took. With `--rows`, the default schedule is timed with other heights of its register tile instead. Measure on a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,31 +30,29 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
-from xdsl.parser import Parser
 
 from benchmarks.arguments import positive
 from benchmarks.machine import describe_run
+from benchmarks.prefetch import medians
+from benchmarks.register_tiles import texts_of, varied
 from benchmarks.result_files import RESULTS, write_results
-from treadle.backends.c.printer import print_host, print_kernels
-from treadle.backends.program import read_program
-from treadle.compiler.pipeline import lower
-from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import UseAttr
-from treadle.passes.schedule.instance import group_of
-from treadle.schedules.search.candidate import Candidate
+from treadle.dialects.graph import MatmulOp
+from treadle.schedules.register_tile import MOST_ROWS
 from treadle.schedules.template import Choices
 from treadle.schedules.templates import TEMPLATES
 from treadle.target.host import host_target
 from treadle.target.options import CompileOptions
-from treadle.tuning.candidates import Built, Printed, built
-from treadle.tuning.measure import CACHE_BYTES, InterleavedTimer, Operands, random_inputs
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 
 _TEMPLATE = "matmul_cpu"
 _ROUNDS, _AGAIN = 5, 21
-"""Samples of each schedule, and of those within `_NEAR` of the best."""
-_NEAR = 1.1
+"""Samples of each schedule, and of the best ones."""
+_BEST = 5
+_TRIES = 1000
+"""Draws for each schedule that is wanted; small products have few different ones."""
+_TURNS = 3
+"""In which default schedules are timed: the least time counts."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--seed", type=int, default=0, help="of the random draws")
     parser.add_argument("--default-only", action="store_true", help="time the default schedules alone")
+    parser.add_argument("--rows", nargs="+", type=positive, help="time the default schedules with these rows")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
+    if args.rows:
+        for product in args.products:
+            print(product, heights(product, args.right, args.threads, args.rows))
+        return
     if args.default_only:
         rows = defaults(args.products, args.right, args.threads)
     else:
@@ -132,14 +137,28 @@ def enumerated(product: str, right: str, threads: int, seed: int) -> Space:
     seconds = time.monotonic() - start
     random = drawn(task, len(space), seed)
     others = timed(task, random, threads)
-    near = sorted(range(len(space)), key=times.__getitem__)[:5]
-    far = sorted(range(len(random)), key=others.__getitem__)[:5]
-    last = [usual, *(space[n] for n in near), *(random[n] for n in far)]
-    default_us, *rest = timed(task, last, threads, _AGAIN)
-    mine, theirs = rest[: len(near)], rest[len(near) :]
-    best, other = min(range(len(mine)), key=mine.__getitem__), min(range(len(theirs)), key=theirs.__getitem__)
-    texts = str(usual), str(space[near[best]]), str(random[far[other]])
-    return Space(product, right, len(space), default_us, mine[best], theirs[other], round(seconds, 1), *texts)
+    near, far = fastest(space, times), fastest(random, others)
+    default_us, *again = timed(task, [usual, *near, *far], threads, _AGAIN)
+    (best_us, best), (drawn_us, other) = (
+        min(zip(us, map(str, schedules), strict=True))
+        for us, schedules in ((again[: len(near)], near), (again[len(near) :], far))
+    )
+    return Space(product, right, len(space), default_us, best_us, drawn_us, round(seconds, 1), str(usual), best, other)
+
+
+def fastest(schedules: Sequence[Choices], times: Sequence[float]) -> list[Choices]:
+    """The schedules of the least times."""
+    return [schedules[n] for n in sorted(range(len(schedules)), key=times.__getitem__)[:_BEST]]
+
+
+def heights(product: str, right: str, threads: int, rows: Sequence[int]) -> dict[int, float]:
+    """Microseconds of a product's default schedule with other rows of its register tile."""
+    task, target = task_of(product, right), host_target()
+    anchor, template = task.search.anchor, TEMPLATES[_TEMPLATE]
+    assert isinstance(anchor, MatmulOp)
+    usual = template.canonical(anchor, template.default(anchor, target), target)
+    found = [varied(anchor, usual, f"rows={each}", target) for each in rows]
+    return dict(zip(rows, timed(task, found, threads, _AGAIN), strict=True))
 
 
 def defaults(products: Sequence[str], right: str, threads: int) -> list[Space]:
@@ -147,7 +166,8 @@ def defaults(products: Sequence[str], right: str, threads: int) -> list[Space]:
     tasks, target, found = [task_of(product, right) for product in products], host_target(), list[Space]()
     template = TEMPLATES[_TEMPLATE]
     chosen = [template.canonical(t.search.anchor, template.default(t.search.anchor, target), target) for t in tasks]
-    turns = [[timed(task, [each], threads)[0] for task, each in zip(tasks, chosen, strict=True)] for _ in "123"]
+    pairs = list(zip(tasks, chosen, strict=True))
+    turns = [[timed(task, [each], threads)[0] for task, each in pairs] for _ in range(_TURNS)]
     for product, choices, us in zip(products, chosen, (min(each) for each in zip(*turns, strict=True)), strict=True):
         found.append(Space(product, right, 1, us, us, None, 0.0, str(choices), str(choices), None))
     return found
@@ -157,13 +177,15 @@ def drawn(task: GroupTask, count: int, seed: int) -> list[Choices]:
     """Different kernels by random values of all knobs, within the limits."""
     template, anchor, target = TEMPLATES[_TEMPLATE], task.search.anchor, host_target()
     random, found = Random(seed), dict[str, Choices]()
-    decided, m = template.decided(anchor, target), anchor.shape[-2]
-    values = {knob.name: knob.values for knob in template.knobs} | {name: (v,) for name, v in decided.items()}
-    while len(found) < count:
-        rows = random.choice(range(1, min(m, 14) + 1))
-        tiles = random.choice(range(1, -(-m // rows) + 1))
-        choices = {name: random.choice(each) for name, each in values.items()} | {"rows": rows, "chunk": rows * tiles}
-        if choices in template.legal(anchor, target):
+    legal, m = template.legal(anchor, target).pinned(**template.decided(anchor, target)), anchor.shape[-2]
+    for _ in range(_TRIES * count):
+        if len(found) == count:
+            break
+        rows = random.randint(1, min(m, MOST_ROWS))
+        tiles = random.randint(1, ceil(m / rows))
+        choices = {knob.name: random.choice(knob.values) for knob in legal.knobs} | {"rows": rows}
+        choices["chunk"] = rows * tiles
+        if choices in legal:
             kept = template.canonical(anchor, choices, target)
             found[str(kept)] = kept
     return list(found.values())
@@ -171,28 +193,7 @@ def drawn(task: GroupTask, count: int, seed: int) -> list[Choices]:
 
 def timed(task: GroupTask, schedules: Sequence[Choices], threads: int, rounds: int = _ROUNDS) -> list[float]:
     """Microseconds of a call of each schedule's kernel, in turn."""
-    with ThreadPoolExecutor(2) as pool:
-        libraries = list(pool.map(lambda choices: library(task, choices), schedules))
-    operands = Operands(random_inputs(task.inputs), task.outputs, task.constants, CACHE_BYTES)
-    timer = InterleavedTimer(
-        [each.library for each in libraries], max(each.arena_bytes for each in libraries), operands, threads
-    )
-    try:
-        timer.run(rounds, float("inf"))
-        return [round(each.median * 1e6, 2) for each in timer.timed]
-    finally:
-        timer.close()
-
-
-def library(task: GroupTask, choices: Choices) -> Built:
-    """A group compiled with a schedule."""
-    context, target = treadle_context(), host_target()
-    module = Parser(context, task.text).parse_module()
-    group_of(module).schedule = UseAttr.get(_TEMPLATE, choices)
-    lower(context, module, target, after="schedule")
-    units = (*print_kernels(module), print_host(module))
-    arena = read_program(module).arena_bytes
-    return built(Printed(Candidate(_TEMPLATE, {}), units=units, arena_bytes=arena), str(target))
+    return [round(seconds * 1e6, 2) for seconds in medians(task, texts_of(task, schedules), threads, rounds)]
 
 
 def table(rows: Sequence[Space]) -> Table:

@@ -11,8 +11,10 @@ the model has them; the raw numbers go to `benchmarks/results/`. What is prefetc
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -94,7 +96,8 @@ def _without(unit: Unit) -> Unit:
 
 def medians(task: GroupTask, texts: Sequence[Printed], threads: int, rounds: int) -> list[float]:
     """The seconds of a call of each text's library, in turn."""
-    libraries = [built(text, str(host_target())).library for text in texts]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        libraries = [each.library for each in pool.map(lambda text: built(text, str(host_target())), texts)]
     operands = Operands(random_inputs(task.inputs), task.outputs, task.constants, CACHE_BYTES)
     timer = InterleavedTimer(libraries, max(text.arena_bytes for text in texts), operands, threads)
     try:

@@ -35,7 +35,7 @@ from treadle.shapes.dim import normalized
 from treadle.target import Target
 from treadle.target.host import host_target
 from treadle.target.options import CompileOptions, parse_precision
-from treadle.tuning.candidates import printed
+from treadle.tuning.candidates import Printed, printed
 from treadle.tuning.model import tasks_of_model
 from treadle.tuning.tasks import GroupTask
 
@@ -111,19 +111,19 @@ def measured(model: str, task: GroupTask, variants: Sequence[str], threads: int,
     usual = dict(template.canonical(anchor, template.default(anchor, target), target))
     wanted = {name: varied(anchor, usual, name, target) for name in variants}
     different = [usual, *(choices for choices in wanted.values() if choices != usual)]
-    programs = {name: str(program) for name, program in task.search.by_name.items()}
-    open_knobs = set(task.default.decisions)
-    texts = [
-        printed(
-            task.text, programs, Candidate(_TEMPLATE, {k: v for k, v in each.items() if k in open_knobs}), str(target)
-        )
-        for each in different
-    ]
+    texts = texts_of(task, different)
     times = iter(round(seconds * 1e6, 2) for seconds in medians(task, texts, threads, rounds))
     default = next(times)
     us = {name: default if choices == usual else next(times) for name, choices in wanted.items()}
     extents = (*anchor.shape[:-1], anchor.reduction_extent, anchor.shape[-1])
     return Product(model, task.label, extents, task.count, str(task.default), default, us)
+
+
+def texts_of(task: GroupTask, schedules: Sequence[Choices]) -> list[Printed]:
+    """The texts of a product with some schedules of `matmul_cpu`."""
+    program, labels = str(task.search.by_name[_TEMPLATE]), task.default.decisions.keys()
+    candidates = [Candidate(_TEMPLATE, {name: each[name] for name in labels}) for each in schedules]
+    return [printed(task.text, {_TEMPLATE: program}, each, str(host_target())) for each in candidates]
 
 
 def varied(anchor: MatmulOp, usual: Choices, variant: str, target: Target) -> dict[str, Choice]:

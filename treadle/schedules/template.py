@@ -303,7 +303,7 @@ class Template(ABC):
         del anchor, target
         return None
 
-    def own(self, anchor: Anchor, target: Target, tried: Iterable[Choices]) -> list[Choices]:
+    def canonical_forms(self, anchor: Anchor, target: Target, tried: Iterable[Choices]) -> list[Choices]:
         """The canonical forms of some combinations and of the default that are within the limits, each once."""
         every = (*tried, self.default(anchor, target))
         found = {tuple(kept.items()): kept for kept in (self.canonical(anchor, each, target) for each in every)}
@@ -386,7 +386,7 @@ MOST_ESTIMATED = 200
 
 
 def fewest_cycles(choices: Iterable[Choices], cycles: Callable[[Choices], float]) -> list[Choices]:
-    """The combinations worth trying of a template that estimates their cycles."""
+    """The combinations worth trying of a template that estimates their cycles, the fewest first."""
     return sorted(choices, key=cycles)[:MOST_ESTIMATED]
 
 

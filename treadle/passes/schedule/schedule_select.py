@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -226,21 +227,16 @@ class PointTimes:
             seconds = self._of_use(replayed, every)
         else:
             program = search.by_name[candidate.program]
-            seconds = {key: self._of_program(program, candidate, each) for key, each in every.items()}
+            of_point = partial(replay, program, candidate.decisions, target=self._target)
+            seconds = {key: self._seconds(of_point, each) for key, each in every.items()}
         if inf in seconds.values():
             return inf
         total = sum(weight * seconds[key] for key, weight in zip(self._keys, self._weights, strict=True))
         return total / seconds[self._whole]
 
-    def _of_program(self, program: ProgramOp, candidate: Candidate, instance: MatmulOp) -> float:
-        try:
-            return self._seconds(replay(program, candidate.decisions, instance, self._target), instance)
-        except TreadleError:
-            return inf
-
     def _of_use(self, use: UseAttr, instances: Mapping[_Instance, MatmulOp]) -> dict[_Instance, float]:
         if use.template.data != MatmulCpu.name:
-            return {key: self._seconds(use, instance) for key, instance in instances.items()}
+            return {key: self._seconds(lambda _: use, instance) for key, instance in instances.items()}
         choices, target = use.knobs(), self._target
         grid, loads = blocks_of(self.anchor, choices, target), right_loads(self.anchor, choices, target)
         works = {
@@ -248,10 +244,11 @@ class PointTimes:
         }
         return {key: cpu_seconds(work, target, UNHIDDEN) for key, work in works.items()}
 
-    def _seconds(self, replayed: Replayed, instance: MatmulOp) -> float:
-        """Of a kernel for one instance, whose blocks are as large as those of the whole product's."""
+    def _seconds(self, replayed: Callable[[MatmulOp], Replayed], instance: MatmulOp) -> float:
+        """Of the kernel that an instance gets, whose blocks are as large as those of the whole product's; infinite for
+        one that is not legal."""
         try:
-            return predicted_seconds(work_of(Group(instance), replayed, self._target), self._target)
+            return predicted_seconds(work_of(Group(instance), replayed(instance), self._target), self._target)
         except TreadleError:
             return inf
 

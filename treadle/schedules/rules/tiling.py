@@ -225,10 +225,9 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool 
     """
 
     def rule(draft: Draft) -> Sequence[Draft]:
-        loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
-        if draft.workload is None or not loops or not has_reuse(draft.workload):
+        loops, terms = _reused(draft)
+        if not loops:
             return ()
-        terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
         ways = (False, True) if ahead and draft.target.copies_asynchronously else (False,)
         places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
@@ -240,8 +239,8 @@ def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool 
 
 
 def located(memory: Memory) -> Rule:
-    """The draft with the reads of its terms staged at a place that is sampled: one of the reduction loops, or none. All
-    stand at the same place, and tiles are read several times.
+    """The draft with the reads of its terms staged at a place that is sampled, the same for all: one of the reduction
+    loops, or none. It applies where tiles are read several times.
 
     ```mlir
     schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
@@ -258,10 +257,9 @@ def located(memory: Memory) -> Rule:
     """
 
     def rule(draft: Draft) -> Sequence[Draft]:
-        loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
-        if draft.workload is None or not loops or not has_reuse(draft.workload):
+        loops, terms = _reused(draft)
+        if not loops:
             return ()
-        terms = [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
         draft, place = draft.sample("place", list(range(len(loops) + 1)))
         sizes: tuple[Size, ...] = ()
         if memory == "shared":
@@ -272,6 +270,15 @@ def located(memory: Memory) -> Rule:
         return [draft]
 
     return rule
+
+
+def _reused(draft: Draft) -> tuple[list[SSAValue], list[int]]:
+    """The reduction loops, outermost first, and the reads of terms that can be staged at them; none where no tile is
+    read several times."""
+    loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
+    if draft.workload is None or not has_reuse(draft.workload):
+        return [], []
+    return loops, [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
 
 
 def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory, is_async: bool) -> Draft | None:

@@ -136,7 +136,7 @@ class AttentionCpu(Template):
             for columns in widths[: ceil(width / target.lanes)]
             for rows in {most[columns], _even(min(vectors * target.lanes, m), most[columns])}
         ]
-        return self.own(anchor, target, tried)
+        return self.canonical_forms(anchor, target, tried)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, AttentionOp)

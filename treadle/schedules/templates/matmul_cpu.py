@@ -166,7 +166,7 @@ class MatmulCpu(Template):
         panels = (False, 1), (True, 1), (False, min(_most_passes(k), ceil(k / _DEPTH)))
         names = [knob.name for knob in self.knobs]
         tried = (dict(zip(names, (*tile, *panel), strict=True)) for tile in tiles for panel in panels)
-        return self.own(anchor, target, tried)
+        return self.canonical_forms(anchor, target, tried)
 
     def _tiles(self, anchor: Anchor, target: Target) -> list[tuple[int, int]]:
         """The rows and vectors of tiles that leave few registers unused, and are no larger than the product."""

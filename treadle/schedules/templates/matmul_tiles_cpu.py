@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil, prod
 from typing import ClassVar
@@ -55,7 +55,7 @@ class MatmulTilesCpu(Template):
         return isinstance(anchor, PackedMatmulOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        return dict(min(self._every(anchor, target), key=lambda c: estimated_cycles(anchor, c, target)))
+        return dict(self.listed(anchor, target)[0])
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         chunk = number(choices, "chunk")
@@ -84,8 +84,8 @@ class MatmulTilesCpu(Template):
                 for count in sorted(groups):
                     yield {"chunk": chunk, "panels": ceil(panels / count)}
 
-    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
-        """Those that are estimated to be the fastest."""
+    def listed(self, anchor: Anchor, target: Target) -> Sequence[Choices]:
+        """Those that are estimated to be the fastest, in order."""
         return fewest_cycles(self._every(anchor, target), lambda choices: estimated_cycles(anchor, choices, target))
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:

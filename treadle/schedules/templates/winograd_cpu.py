@@ -126,8 +126,7 @@ class WinogradCpu(Template):
         return isinstance(anchor, WinogradConvOp)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        extents = Extents.of(anchor, target)
-        return dict(min(self._every(anchor, target), key=lambda c: estimated_cycles(anchor, c, target, extents)))
+        return dict(self.listed(anchor, target)[0])
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         rows, chunk = number(choices, "rows"), number(choices, "chunk")
@@ -152,8 +151,8 @@ class WinogradCpu(Template):
                     if chunk <= _LONGEST_CHUNK and extents.canonical(choices) == choices:
                         yield choices
 
-    def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
-        """Those that are estimated to be the fastest."""
+    def listed(self, anchor: Anchor, target: Target) -> Sequence[Choices]:
+        """Those that are estimated to be the fastest, in order."""
         extents = Extents.of(anchor, target)
         return fewest_cycles(
             self._every(anchor, target), lambda choices: estimated_cycles(anchor, choices, target, extents)
