@@ -163,6 +163,7 @@ _CPU: Passes = {
         *_FLATTEN,
         *_INDICES,
         Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses."),
+        Step("loop-transpose-loads", "Lanes that lie apart are known; what stays the same in a tile leaves its loops."),
         Step("loop-hoist-invariants", "Masks and broadcasts leave the loops."),
         _UNROLL,
     ),

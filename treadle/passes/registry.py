@@ -58,6 +58,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-lower-copies",
         "loop-resolve-swizzles",
         "loop-vectorize",
+        "loop-transpose-loads",
         "loop-vectorize-accesses",
         "loop-unroll",
         "loop-prove-bounds",

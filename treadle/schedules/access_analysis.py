@@ -484,6 +484,25 @@ def collapsed_in_lanes(compute: ComputeOp, dims: slice, lanes: int) -> dict[SSAV
     return collapsed(compute, dims, in_lanes(prod(compute.shape[dims]), lanes))
 
 
+LEAST_STRIDE = 3
+"""Elements from one lane to the next of loads that are transposed (`loop-transpose-loads`): every second element takes
+two loads and a shuffle."""
+
+
+@remembered
+def reads_rows(compute: ComputeOp, first: int) -> bool:
+    """Whether some read advances by one element along the dimension in front of `first`, and by several along the last
+    one: what runs along the last dimension reads columns."""
+    if not 0 < first < len(compute.shape):
+        return False
+    accesses, args = DefinitionAccesses(compute), compute.body.block.args
+    for at in compute.reads():
+        position = accesses.position(at)
+        if stride_along(position, args[first - 1]) == 1 and (stride_along(position, args[-1]) or 0) >= LEAST_STRIDE:
+            return True
+    return False
+
+
 @remembered
 def collapsible_suffix(compute: ComputeOp) -> int:
     """The first dimension of the longest suffix of the output that every read walks with one stride, at most

@@ -28,6 +28,9 @@ def loads(lanes: int, stride: int) -> str:
 @pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     text = "\n".join(loads(lanes, stride) for lanes in WIDTHS for stride in (*STRIDES, FAR))
+    text += "".join(
+        f"\nvoid transpose_{lanes}(float *x) {{ treadle_transpose_v{lanes}f((v{lanes}f *)x); }}" for lanes in WIDTHS
+    )
     return library_of(text, request.param, tmp_path_factory.mktemp("strided"))
 
 
@@ -78,3 +81,14 @@ def test_lanes_farther_apart_than_offsets_of_32_bits_reach(
     first = ctypes.addressof(page) - 4 * FAR * (lanes - 1)
     library[f"some_{lanes}_{FAR}"](ctypes.c_void_p(first), y, ctypes.c_long(lanes - 1), ctypes.c_long(lanes))
     assert list(y) == [*[-1.0] * (lanes - 1), 1.0]
+
+
+@pytest.mark.parametrize("lanes", WIDTHS)
+def test_squares_are_transposed(library: ctypes.CDLL, lanes: int) -> None:
+    memory = np.empty(lanes * lanes + 16, np.float32)
+    first = -memory.ctypes.data % 64 // 4
+    x = memory[first : first + lanes * lanes].reshape(lanes, lanes)
+    x[:] = np.arange(lanes * lanes).reshape(lanes, lanes)
+    wanted = x.T.copy()
+    library[f"transpose_{lanes}"](ctypes.c_void_p(x.ctypes.data))
+    np.testing.assert_array_equal(x, wanted)

@@ -62,6 +62,7 @@ BYTES = """
 %a, %b = "test.op"() : () -> (vector<4x4xui8>, vector<2x4xi8>)
 %c, %d = "test.op"() : () -> (vector<2x2xi32>, vector<2x2xf32>)
 """
+TILE = '%T, %i, %j = "test.op"() : () -> (memref<2x16xvector<16xf32>, #loop.space<register>>, index, index)\n'
 UNIT = """
 %acc = "test.op"() : () -> memref<16x32xf32, #loop.space<register>>
 %rows, %bytes = "test.op"() : () -> (memref<16x64xbf16, #loop.space<register>>, memref<16x64xui8>)
@@ -136,6 +137,7 @@ GOOD = [
     VALUES + "%r = loop.strided_load %B[%i] by -196 where %m else %z : memref<64xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %B[%i] by 196 where %m : memref<64xf32>, vector<16xf32>",
+    TILE + "loop.transpose %T[%i, %j] : memref<2x16xvector<16xf32>, #loop.space<register>>",
     TILES + COPY,
     TILES + COPY.replace(" async", ""),
     TILES
@@ -234,6 +236,16 @@ REJECTED = [
     (
         VALUES + "%r = loop.strided_load %B[%i] by 2 where %short else %z : memref<64xf32>, vector<16xf32>",
         "operand is used with type vector<16xi1>",
+    ),
+    (
+        TILE + "loop.transpose %T[%i] : memref<2x16xvector<16xf32>, #loop.space<register>>",
+        "1 indices into memref<2x16xvector<16xf32>, #loop.space<register>>: expected 2",
+    ),
+    (VALUES + "loop.transpose %A[%i, %j] : memref<64x8xf32>", "expected vectors of rank 1, got f32"),
+    (
+        '%T, %i = "test.op"() : () -> (memref<8xvector<16xf32>>, index)\n'
+        "loop.transpose %T[%i] : memref<8xvector<16xf32>>",
+        "memref<8xvector<16xf32>> has fewer vectors in its last dimension than vector<16xf32> has lanes",
     ),
     (
         VALUES + "loop.strided_store %w, %A[%i] by 2 : memref<64x8xf32>, vector<16xf32>",

@@ -202,6 +202,20 @@ def resize() -> Built:
     return graph, [graph.add(ResizeOp(graph[0], [1, 2, 10, 18])), graph.add(ResizeOp(graph[0], [1, 2, 7, 10]))], 1
 
 
+def transposes() -> Built:
+    """Whole squares of vectors, ones that overhang the columns or the rows, of computed elements, and of few rows."""
+    graph = Graph(random(3, 32, 48), random(37, 50), random(5, 40))
+    exp = graph.add(UnaryOp("exp", graph.add(TransposeOp(graph[0], [0, 2, 1]))))
+    moved = [graph.add(TransposeOp(graph[n], [1, 0])) for n in (1, 2)]
+    return graph, [exp, *moved, graph.add(TransposeOp(graph[0], [2, 1, 0]))], 1
+
+
+def product_by_rows(m: int, k: int, n: int) -> Built:
+    """Whose right operand lies along K."""
+    graph = Graph(random(2, m, k), random(2, n, k))
+    return graph, [graph.add(MatmulOp(graph[0], graph.add(TransposeOp(graph[1], [0, 2, 1]))))], k
+
+
 def moved_elements() -> Built:
     """Padding, slices with steps forwards and backwards, transposes."""
     graph = Graph(random(4, 21))
@@ -232,6 +246,10 @@ CASES: dict[str, Callable[[], Built]] = {
     "matmul, 17 columns of a constant": lambda: matmul(9, 9, 17, True),
     "matmul, 33 columns": lambda: matmul(17, 12, 33, False),
     "matmul, 49 columns of a constant": lambda: matmul(1, 30, 49, True),
+    "matmul by rows": lambda: product_by_rows(24, 32, 64),
+    "matmul by rows, 37 terms, 21 columns": lambda: product_by_rows(9, 37, 21),
+    "matmul by rows, 16 terms, 3 columns": lambda: product_by_rows(40, 16, 3),
+    "transposes": transposes,
     "leaky product": leaky_product,
     "attention": attention,
     "softmax of columns": lambda: softmax((18, 7), 0),

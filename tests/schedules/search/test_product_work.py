@@ -67,6 +67,13 @@ def test_strided_operands_cost_a_load_an_element_unless_packed(pack: bool):
     assert cpu_seconds(predicted, CPU) == pytest.approx(cpu_seconds(counted, CPU), rel=0.3)
 
 
+def test_panels_of_rows_are_transposed():
+    predicted, counted = works(BATCH, rows=8, vectors=3, chunk=64, pack=True)
+    squares = [body for body in counted.bodies if body.loads == body.stores == 16]
+    assert [(body.executions, body.arithmetic) for body in squares] == [(4 * 3, 64)]
+    assert squares[0] in predicted.bodies
+
+
 def test_the_last_tile_has_the_least_height_that_suffices():
     (product,) = [op for op in parse(PLAIN.replace("ROWS", "17")).walk() if isinstance(op, MatmulOp)]
     choices = {"rows": 8, "vectors": 3, "chunk": 24, "pack": False, "passes": 1}

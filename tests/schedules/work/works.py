@@ -75,6 +75,11 @@ def product(g: Graph) -> SSAValue:
     return g.add(MatmulOp(g[0], g[1]))
 
 
+def product_by_rows(g: Graph) -> SSAValue:
+    """Whose right operand lies along K."""
+    return g.add(MatmulOp(g[0], g.add(TransposeOp(g[1], [1, 0]))))
+
+
 def layer(g: Graph) -> SSAValue:
     """A product by a constant, shifted, and a function."""
     *_, k = g.inputs[0].shape
@@ -155,6 +160,7 @@ def turned(g: Graph) -> SSAValue:
 HEADS = ((1, 2, 48, 32),) * 3
 CPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product": ("avx512", Case(((40, 64), (64, 96)), product)),
+    "product by rows": ("avx2", Case(((40, 64), (96, 64)), product_by_rows)),
     "layer": ("avx2", Case(((31, 64),), layer)),
     "product of tiles": ("cpu{matrix_unit=amx cores=2}", Case(((48, 64),), narrow_product)),
     "convolution of tiles": ("cpu{matrix_unit=amx cores=2}", Case(((1, 64, 9, 9),), narrow_conv)),
@@ -171,6 +177,7 @@ CPU_CASES: Mapping[str, tuple[str, Case]] = {
     "sum of columns": ("avx512", Case(((200, 64),), sums(0))),
     "pooling": ("avx2", Case(((1, 16, 15, 15),), pool)),
     "pointwise": ("avx512", Case(((20, 100), (100,)), pointwise)),
+    "transpose": ("avx512", Case(((2, 64, 12, 12),), turned)),
 }
 GPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product": (A100, Case(((130, 208), (208, 148)), product)),

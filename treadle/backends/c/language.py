@@ -28,7 +28,7 @@ from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
 from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
-from treadle.dialects.loop import MultiplyTilesOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, type_of
+from treadle.dialects.loop import MultiplyTilesOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, TransposeOp, type_of
 from treadle.errors import TreadleError
 
 LANES = (4, 8, 16)
@@ -51,7 +51,7 @@ _OF_MASKS = {"lanes", "mask", "on"}
 _VECTOR_ONLY = {
     "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "mask", "on", "select_where",
     "load_where", "store_where", "load_strided", "load_strided_where", "load_splat", "load_splat_where",
-    "store_strided", "store_strided_where",
+    "store_strided", "store_strided_where", "transpose",
 }  # fmt: skip
 
 
@@ -180,6 +180,8 @@ class CLanguage(Language):
             return f"TREADLE_PREFETCH({element}, {values.at(op.buffer)}, {values.at(op.offset)});"
         if isinstance(op, MultiplyTilesOp):
             return self._product(op, values)
+        if isinstance(op, TransposeOp):
+            return f"{self.function('transpose', op.type)}(&{values.element(op.buffer, op.indices)});"
         return None
 
     def _product(self, op: MultiplyTilesOp, values: Values) -> str:

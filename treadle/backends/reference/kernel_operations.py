@@ -275,6 +275,15 @@ def store_active(buffer: list[Any], start: int, active: Sequence[int], value: Ar
         buffer[start + lane * stride] = value[lane]
 
 
+def transpose(buffer: list[Any], start: int, count: int) -> bool:
+    """Transposes so many vectors of a buffer from `start` on; False if one of them is not set."""
+    rows = buffer[start : start + count]
+    if any(row is None for row in rows):
+        return False
+    buffer[start : start + count] = list(np.array(rows).T.copy())
+    return True
+
+
 def fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c with one rounding (for float64, in long double)."""
     wide = np.longdouble if a.dtype == np.float64 else np.float64
@@ -296,7 +305,7 @@ def lanes_of(type: Attribute) -> int:
 
 VECTORS: dict[str, object] = {
     "fma": fma, "load_active": load_active, "load_lanes": load_lanes, "store_active": store_active,
-    "store_lanes": store_lanes, "converted": converted,
+    "store_lanes": store_lanes, "transpose": transpose, "converted": converted,
 }  # fmt: skip
 """What the generated text calls."""
 

@@ -299,6 +299,7 @@ class _Writer(KernelText):
             vector.MaskedStoreOp: self._masked_store,
             loop.StridedLoadOp: self._strided_load,
             loop.StridedStoreOp: self._strided_store,
+            loop.TransposeOp: self._transpose,
         }
 
     def write_block(self, block: Block, targets: Sequence[str]) -> None:
@@ -451,6 +452,11 @@ class _Writer(KernelText):
         active, offset = self._strided(op, op.buffer, op.indices, op.mask, lanes_of(op.value.type))
         where = f"{self.names[op.buffer]}, {offset}, {active}, {self.names[op.value]}, {op.stride.value.data}"
         self.line(f"store_active({where})")
+
+    def _transpose(self, op: loop.TransposeOp) -> None:
+        offset = self.checked(op, op.buffer, op.indices, str(op.lanes))
+        where = f"{self.names[op.buffer]}, {offset}, {op.lanes}"
+        self.line(f"if not transpose({where}): unset({self.arguments(op, op.indices)})")
 
     def _strided(
         self,

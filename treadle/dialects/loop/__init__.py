@@ -47,6 +47,7 @@ from treadle.dialects.loop.vector import (
     LaneSelectOp,
     StridedLoadOp,
     StridedStoreOp,
+    TransposeOp,
 )
 
 LOOP = Dialect(
@@ -54,7 +55,8 @@ LOOP = Dialect(
     [
         OpaqueBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
         KernelOp, LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp, MultiplyTilesOp,
-        PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, WaitOp, WarpReduceOp, YieldOp,
+        PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, TransposeOp, WaitOp,
+        WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
@@ -97,6 +99,7 @@ __all__ = [
     "Swizzle",
     "SwizzleAttr",
     "TileRows",
+    "TransposeOp",
     "WaitOp",
     "WarpReduceOp",
     "YieldOp",

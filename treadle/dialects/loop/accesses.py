@@ -24,6 +24,7 @@ from treadle.dialects.loop import (
     StoreOp,
     StridedLoadOp,
     StridedStoreOp,
+    TransposeOp,
 )
 from treadle.dialects.loop.tiles import WARP
 
@@ -118,6 +119,11 @@ def _(op: StridedLoadOp) -> list[Access]:
 def _(op: StridedStoreOp) -> list[Access]:
     stride = op.stride.value.data
     return [Access(op.buffer, op.indices, _count(op.value), True, mask=op.mask, stride=stride, value=op.value)]
+
+
+@accesses.register
+def _(op: TransposeOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, op.lanes, is_store) for is_store in (False, True)]
 
 
 @accesses.register

@@ -1,4 +1,4 @@
-"""Operations on vectors that upstream lacks: comparisons, conversions, strided and masked accesses."""
+"""Operations on vectors that upstream lacks: comparisons, conversions, strided and masked accesses, transpositions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import (
     AnyFloat,
     IndexType,
     IntegerAttr,
+    MemRefType,
     StringAttr,
     VectorType,
     f32,
@@ -290,3 +291,46 @@ class StridedStoreOp(_StridedAccess):
     def verify_(self) -> None:
         assert isinstance(self.value.type, VectorType)
         self._check(self.buffer, self.indices, self.value.type, self.mask)
+
+
+@irdl_op_definition
+class TransposeOp(IRDLOperation):
+    """Transposes as many vectors of a buffer as each has lanes, in place: lane j of the i-th one becomes lane i of the
+    j-th one.
+
+    ```mlir
+    loop.transpose %tile[%c0] : memref<16xvector<16xf32>, #loop.space<register>>
+    ```
+    Rejected: a number of indices that is not the rank, elements that are no vectors of rank 1, and a last dimension
+    that is shorter than the vectors.
+    """
+
+    name = "loop.transpose"
+    buffer = operand_def(MEMREF)
+    indices = var_operand_def(IndexType)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$buffer `[` $indices `]` attr-dict `:` type($buffer)"
+
+    def __init__(self, buffer: SSAValue, indices: Sequence[SSAValue]):
+        super().__init__(operands=[buffer, indices])
+
+    @property
+    def type(self) -> VectorType:
+        """The type of the vectors."""
+        assert isinstance(self.buffer.type, MemRefType)
+        type = self.buffer.type.get_element_type()
+        assert isinstance(type, VectorType)
+        return type
+
+    @property
+    def lanes(self) -> int:
+        """Vectors, and lanes of each."""
+        return self.type.get_shape()[0]
+
+    def verify_(self) -> None:
+        buffer = checked_buffer(self.buffer, len(self.indices))
+        element = buffer.get_element_type()
+        if not isinstance(element, VectorType) or element.get_num_dims() != 1:
+            raise VerifyException(f"expected vectors of rank 1, got {element}")
+        if not buffer.get_shape() or buffer.get_shape()[-1] < element.get_shape()[0]:
+            raise VerifyException(f"{buffer} has fewer vectors in its last dimension than {element} has lanes")

@@ -11,16 +11,27 @@ from math import ceil, prod
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.schedules.access_analysis import LEAST_STRIDE
 from treadle.schedules.register_tile import panel_columns
 from treadle.schedules.template import Choices, number
 from treadle.schedules.templates.matmul_cpu import right_strides
 from treadle.schedules.work.cpu_work import Body, Reuse, Work, strided_loads
+from treadle.schedules.work.rules import transposition
 from treadle.target import Target
 
 _IDLE_CYCLES = 20.0
 """Of a block that finds that nobody needs it. DietCode's product NT at one row of 128, panels of one vector, two cores
 of a Xeon, the least of 12 rounds: 0.78 ms with chunks of one row, 0.37 with chunks of 12, and 0.28 with ones of 126;
 that is 15 and 34 cycles for each of 196 000 and 15 000 such blocks."""
+
+
+@dataclass(frozen=True)
+class RightLoads:
+    """How the right operand is read where it lies: the loads that a vector takes, and whether those of consecutive
+    terms are rows of a tile that a panel's copy may transpose."""
+
+    each: float
+    are_rows: bool
 
 
 @dataclass(frozen=True)
@@ -38,8 +49,7 @@ class _Product:
     lanes: int
     width: int
     """Bytes of an element."""
-    right_loads: float
-    """Loads that a vector of the right operand takes where it lies."""
+    right: RightLoads
 
     @property
     def panels(self) -> int:
@@ -70,7 +80,7 @@ def product_work(
     target: Target,
     heights: Sequence[int] = (),
     grid: int | None = None,
-    loads: float | None = None,
+    loads: RightLoads | None = None,
 ) -> Work:
     """What `count_work` finds in the kernel that `matmul_cpu` builds, up to addresses and what follows the product.
 
@@ -85,7 +95,7 @@ def product_work(
     per_block = product.panels * product.batch / product.blocks
     bodies = [body for count, rows in tiles for body in _tile_bodies(product, rows, count * per_block)]
     if product.is_packed:
-        bodies.append(Body(product.depth * product.mean_vectors, 0.0, product.right_loads, 1.0))
+        bodies.append(_copy(product))
     idle = 0 if grid is None else max(0, grid - product.blocks)
     if idle:
         bodies.append(Body(_IDLE_CYCLES * idle / product.blocks))
@@ -94,16 +104,19 @@ def product_work(
 
 def blocks_of(anchor: MatmulOp, choices: Choices, target: Target) -> int:
     """The blocks of a kernel."""
-    return _product(anchor, choices, target, 1.0).blocks
+    return _product(anchor, choices, target, RightLoads(1.0, False)).blocks
 
 
-def right_loads(anchor: MatmulOp, choices: Choices, target: Target) -> float:
-    """Loads that a vector of the right operand takes where it lies."""
-    _, along_n = right_strides(anchor, panel_columns(target, number(choices, "vectors")))
-    return 1.0 if along_n in (0, 1) else strided_loads(target.lanes, along_n or target.lanes)
+def right_loads(anchor: MatmulOp, choices: Choices, target: Target) -> RightLoads:
+    """How the right operand is read."""
+    along_k, along_n = right_strides(anchor, panel_columns(target, number(choices, "vectors")))
+    if along_n in (0, 1):
+        return RightLoads(1.0, False)
+    stride = along_n or target.lanes
+    return RightLoads(strided_loads(target.lanes, stride), along_k == 1 and abs(stride) >= LEAST_STRIDE)
 
 
-def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: float) -> _Product:
+def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: RightLoads) -> _Product:
     *batch, rows, columns = anchor.shape
     return _Product(
         rows, anchor.reduction_extent, columns, prod(batch), number(choices, "rows"), number(choices, "vectors"),
@@ -112,10 +125,18 @@ def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: float) -
     )  # fmt: skip
 
 
+def _copy(product: _Product) -> Body:
+    """The copy of a panel: vector by vector, or in squares of them, which are transposed."""
+    lanes = product.lanes
+    if not product.right.are_rows or product.depth < lanes:
+        return Body(product.depth * product.mean_vectors, 0.0, product.right.each, 1.0)
+    return Body(ceil(product.depth / lanes) * product.mean_vectors, transposition(lanes), lanes, lanes)
+
+
 def _tile_bodies(product: _Product, rows: int, times: float) -> Iterator[Body]:
     """The loop over K of tiles of some rows, and what is before and after it; `times` in a block."""
     vectors = product.mean_vectors
-    loads = vectors * (1.0 if product.is_packed else product.right_loads)
+    loads = vectors * (1.0 if product.is_packed else product.right.each)
     yield Body(times * product.depth, rows * vectors, loads + rows, 0.0, 1.0)
     yield Body(times, 0.0, 0.0, rows * vectors)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from treadle.dialects.graph import ComputeOp, ReduceOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.access_analysis import collapsible_suffix
+from treadle.schedules.access_analysis import collapsible_suffix, reads_rows
 from treadle.schedules.kernel_builder import emit_element, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
@@ -42,6 +42,11 @@ class GenericCpu(Template):
         runs = prod(anchor.shape) // max(inner, 1) * ceil(inner / run)
         while rows * min(inner, run) * work < 16384 and rows * 8 < runs:
             rows *= 2
+        first = collapsible_suffix(anchor)
+        if reads_rows(anchor, first):
+            # Rows in whole squares, which are transposed.
+            whole = [n for n in _powers(target.lanes, rows) if anchor.shape[first - 1] % n == 0]
+            rows = max(whole, default=max(rows, target.lanes))
         return {"run": run, "rows": rows}
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
@@ -75,6 +80,11 @@ class GenericCpu(Template):
                 b.store(value, b.output, where)
         operators = anchor.operators.data if anchor.operators is not None else "compute"
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{operators} to {anchor.type}")
+
+
+def _powers(first: int, last: int) -> list[int]:
+    """`first`, its double, and so on, up to `last`; `first` at least."""
+    return [first << n for n in range(max(1, (max(last, 1) // first).bit_length()))]
 
 
 def _canonical(anchor: ComputeOp, first: int, choices: Choices) -> Choices:

@@ -10,6 +10,7 @@ from treadle.index.positions import Position
 from treadle.schedules.work.rules import (
     hoisted,
     split_loops,
+    transposed_loads,
     unrolled_loops,
     vectorised,
     without_single_trips,
@@ -234,6 +235,7 @@ def lower_for_cpu(kernel: Kernel, target: Target) -> None:
     """Does to a recorded tree what stage `loops` does to a kernel for a CPU."""
     kernel.inside = split_loops(kernel.inside)
     vectorised(kernel.inside, target.lanes)
+    transposed_loads(kernel.inside, target.lanes)
     kernel.inside = hoisted(without_single_trips(kernel.inside))
     finish(kernel.inside)
     unrolled_loops(kernel.inside, target.vector_registers * target.lanes)

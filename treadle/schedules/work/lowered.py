@@ -21,12 +21,14 @@ from treadle.dialects.loop import (
     FuncOp,
     MmaOp,
     RoundTf32Op,
+    TransposeOp,
     WaitOp,
 )
 from treadle.dialects.loop.accesses import accesses, name_of
 from treadle.index.positions import Variable
 from treadle.schedules.work.cpu_work import Work, count_on_cpu
 from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu
+from treadle.schedules.work.rules import transposition
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, one_of, unknown_index
 from treadle.schedules.work.tree import Branch, Buffer, Chance, Condition, Kernel, Node, Otherwise, Step, finish, renew
 
@@ -108,6 +110,8 @@ class _KernelReader(ScalarRecorder):
             self._here.append(Step(allocated=self._buffer(op.buffer)))
         elif isinstance(op, BarrierOp):
             self._here.append(Step(is_barrier=True))
+        elif isinstance(op, TransposeOp):
+            self._here.append(Step(cost=transposition(op.lanes)))
         elif isinstance(op, WaitOp):
             self._here.append(Step(pending=op.groups))
         for each in op.results:

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd
 
-from xdsl.dialects.builtin import bf16, f16, f32, i1, i8, i32
+from xdsl.dialects.builtin import VectorType, bf16, f16, f32, i1, i8, i32
 
 from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.loop import Space
-from treadle.index.positions import Digit, Factor, Position
+from treadle.index.positions import Digit, Factor, Position, Variable
+from treadle.schedules.access_analysis import LEAST_STRIDE
 from treadle.schedules.work.tree import (
     Access,
     Branch,
@@ -351,6 +352,73 @@ def vectorised(inside: Sequence[Node], lanes: int) -> None:
             forms.take()
         elif isinstance(node, Loop | Branch):
             vectorised(node.inside, lanes)
+
+
+def transposed_loads(inside: list[Node], lanes: int) -> None:
+    """`loop-transpose-loads`: loops along which vectors of elements that lie apart advance by one element are tiled,
+    and a tile is rows and their transposition."""
+    for node in inside:
+        if isinstance(node, Loop | Branch):
+            transposed_loads(node.inside, lanes)
+        if isinstance(node, Loop):
+            _transpose(node, lanes)
+
+
+def _transpose(loop: Loop, lanes: int) -> None:
+    block = _innermost(loop)
+    if block is None or not loop.counts or not loop.is_constant or loop.lanes > 1 or loop.trips < lanes:
+        return
+    loads = [node for node in block if isinstance(node, Access) and _is_row(node, loop, lanes)]
+    stores = [node for node in block if isinstance(node, Access) and node.is_store]
+    reads = [node.buffer for node in block if isinstance(node, Access) and not node.is_store]
+    if not loads or len(stores) != 1 or stores[0].stride > 1 or stores[0].buffer in reads:
+        return
+    lowest = loop.digits[0]
+    if lowest.size > lanes:
+        if not lowest.has_part(lanes):
+            return
+        lowest.split(lanes)
+    column = replace(loop, trips=float(lanes), part=[loop.digits[0]], inside=[])
+    loop.trips, loop.part = float(-(-int(loop.trips) // lanes)), loop.digits[1:]
+    rows: list[Node] = []
+    for load in loads:
+        row = Variable("row", lanes)
+        tile = Buffer("tile", (lanes,), VectorType(load.buffer.element, [lanes]), Space.REGISTER)
+        place = load.place.renewed().fixed(column.digits, 0) + row.position() * load.stride
+        read = replace(load, place=place, stride=1, value=object(), masked=False)
+        read.guarded = read.in_branch = bool(load.masked)
+        kept = Access(tile, row.position(), True, value=read.value)
+        rows.append(Loop(row, float(lanes), inside=[read, kept]))
+        rows.append(Step(cost=transposition(lanes)))
+        block[block.index(load)] = Access(tile, Position(0, {column.digits[0]: 1}), False, value=load.value)
+    column.inside = list(block)
+    block[:] = [*rows, column]
+    renew([loop])
+
+
+def transposition(lanes: int) -> float:
+    """Operations on vectors that a square of them takes to be transposed: one a vector for each bit of a lane."""
+    return lanes * (lanes.bit_length() - 1.0)
+
+
+def _innermost(loop: Loop) -> list[Node] | None:
+    """The code inside of a loop and of those in it, each of which is alone with what is computed in front of it."""
+    while True:
+        nested = [node for node in loop.inside if isinstance(node, Loop | Branch)]
+        if not nested:
+            return loop.inside
+        beside = [node for node in loop.inside if node is not nested[0]]
+        if len(nested) > 1 or not isinstance(nested[0], Loop) or not all(isinstance(node, Step) for node in beside):
+            return None
+        loop = nested[0]
+
+
+def _is_row(access: Access, loop: Loop, lanes: int) -> bool:
+    """Whether each lane reads consecutive elements in consecutive iterations, under conditions that stay."""
+    if access.is_store or access.elements != lanes or abs(access.stride) < LEAST_STRIDE:
+        return False
+    found = along(access.place, loop.digits, lanes)
+    return found is not None and found[0] == 1 and all(agrees(each, loop.digits, lanes) for each in access.conditions)
 
 
 def without_single_trips(inside: list[Node]) -> list[Node]:

@@ -501,6 +501,38 @@ TREADLE_VECTOR_BASICS(4)
 TREADLE_VECTOR_BASICS(8)
 TREADLE_VECTOR_BASICS(16)
 
+/* A square of vectors transposed in place: in step d, vectors i and i + d change the lanes that differ from it in bit d. */
+#define TREADLE_CROSS_LOW_4_1 0, 4, 2, 6
+#define TREADLE_CROSS_HIGH_4_1 1, 5, 3, 7
+#define TREADLE_CROSS_LOW_4_2 0, 1, 4, 5
+#define TREADLE_CROSS_HIGH_4_2 2, 3, 6, 7
+#define TREADLE_CROSS_LOW_8_1 0, 8, 2, 10, 4, 12, 6, 14
+#define TREADLE_CROSS_HIGH_8_1 1, 9, 3, 11, 5, 13, 7, 15
+#define TREADLE_CROSS_LOW_8_2 0, 1, 8, 9, 4, 5, 12, 13
+#define TREADLE_CROSS_HIGH_8_2 2, 3, 10, 11, 6, 7, 14, 15
+#define TREADLE_CROSS_LOW_8_4 0, 1, 2, 3, 8, 9, 10, 11
+#define TREADLE_CROSS_HIGH_8_4 4, 5, 6, 7, 12, 13, 14, 15
+#define TREADLE_CROSS_LOW_16_1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define TREADLE_CROSS_HIGH_16_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define TREADLE_CROSS_LOW_16_2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define TREADLE_CROSS_HIGH_16_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define TREADLE_CROSS_LOW_16_4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define TREADLE_CROSS_HIGH_16_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define TREADLE_CROSS_LOW_16_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define TREADLE_CROSS_HIGH_16_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define TREADLE_CROSS(lanes, step)                                                                   \
+    TREADLE_UNROLL(lanes)                                                                            \
+    for (int i = 0; i < lanes; i++) if (!(i & step)) {                                               \
+        const v##lanes##f a = x[i], b = x[i + step];                                                 \
+        x[i] = __builtin_shufflevector(a, b, TREADLE_CROSS_LOW_##lanes##_##step);                    \
+        x[i + step] = __builtin_shufflevector(a, b, TREADLE_CROSS_HIGH_##lanes##_##step);            \
+    }
+TREADLE_INLINE void treadle_transpose_v4f(v4f *x) { TREADLE_CROSS(4, 1) TREADLE_CROSS(4, 2) }
+TREADLE_INLINE void treadle_transpose_v8f(v8f *x) { TREADLE_CROSS(8, 1) TREADLE_CROSS(8, 2) TREADLE_CROSS(8, 4) }
+TREADLE_INLINE void treadle_transpose_v16f(v16f *x) {
+    TREADLE_CROSS(16, 1) TREADLE_CROSS(16, 2) TREADLE_CROSS(16, 4) TREADLE_CROSS(16, 8)
+}
+
 /* Reductions of all lanes, by halves: lane l meets lane l + lanes/2, and so on. Of halves that are copied as memory, gcc 12
  * takes the upper one out of a register of 64 bytes, where the processor has some. */
 #define TREADLE_REDUCE_4(name, meet)                                                                 \
