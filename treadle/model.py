@@ -82,6 +82,9 @@ class CompiledModel:
         self._dynamic = DynamicCalls(
             manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found
         )
+        self._inputs = manifest.inputs[: len(self._dynamic.inputs)]
+        self._outputs = manifest.outputs[: len(self._dynamic.outputs)]
+        self._names = tuple(tensor.name for tensor in self._inputs)
         self._calls = CallLock("CompiledModel")
         self._waiting = _Worker()
 
@@ -118,12 +121,12 @@ class CompiledModel:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """Name, shape and type of each input, in the model's order; of one whose shape changes, the largest."""
-        return self.manifest.inputs[: len(self._dynamic.inputs)]
+        return self._inputs
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """Name, shape and type of each output, in the model's order; of one whose shape changes, the largest."""
-        return self.manifest.outputs[: len(self._dynamic.outputs)]
+        return self._outputs
 
     @property
     def symbols(self) -> tuple[Dim, ...]:
@@ -242,21 +245,20 @@ class CompiledModel:
 
     def _ordered(self, arrays: tuple[Input, ...], named: Mapping[str, Input]) -> list[Array]:
         """One checked array for each input, in order."""
-        if len(arrays) > len(self.inputs):
-            raise self._misfit(f"{len(arrays)} inputs given, {len(self.inputs)} needed")
-        given = dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False))
+        if len(arrays) > len(self._names):
+            raise self._misfit(f"{len(arrays)} inputs given, {len(self._names)} needed")
+        given = dict(zip(self._names, arrays, strict=False))
         for name, array in named.items():
             if name in given:
                 raise self._misfit(f"input '{name}' is given by position and by name")
             given[name] = array
-        known = {tensor.name for tensor in self.inputs}
         for name in given:
-            if name not in known:
+            if name not in self._names:
                 raise self._misfit(f"there is no input '{name}'")
         for tensor in self.inputs:
             if tensor.name not in given:
                 raise TreadleError("the input is missing", f"input '{tensor.name}'", self._dynamic.described(tensor))
-        return [as_array(given[tensor.name], f"input '{tensor.name}'") for tensor in self.inputs]
+        return [as_array(given[name], f"input '{name}'") for name in self._names]
 
     def _misfit(self, message: str) -> TreadleError:
         """What a call with other inputs raises."""

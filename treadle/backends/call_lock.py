@@ -47,7 +47,7 @@ class CallLock:
     def call(self, action: Callable[[], T]) -> T:
         """What `action()` gives, once the lock is this thread's."""
         # It knows its thread: the call of a signal handler would wait for the call that it interrupts.
-        lock = self._locks.setdefault(forks(), threading.RLock())
+        lock = self._locks.get(_forks) or self._locks.setdefault(_forks, threading.RLock())
         if _is_owned(lock):
             raise TreadleError("called while a call of the same thread runs", self._where, "a call after it")
         try:

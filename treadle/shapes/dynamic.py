@@ -133,6 +133,10 @@ def _parts(text: str, bound: int, symbols: Sequence[str]) -> list[tuple[ExtentEx
     return parts
 
 
+_Form = tuple[tuple[int, ...], np.dtype[Any]]
+"""The shape and the type of an array."""
+
+
 class DynamicCalls:
     """Turns calls of a model with symbols into runs of its program, whose tensors have their largest shapes.
 
@@ -167,13 +171,21 @@ class DynamicCalls:
         self._extents = [ExtentExpression(text, names) for text in extents]
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
+        self._bound: tuple[list[_Form], dict[str, int]] | None = None
         self._last: _Call | None = None
 
-    def bind(self, arrays: Sequence[Array]) -> dict[str, int]:
+    def bind(self, arrays: Sequence[Array]) -> Values:
         """The symbols' values by the inputs' shapes.
 
         TreadleError for a shape that does not fit, an extent out of range, and inputs that disagree.
         """
+        forms = [(array.shape, array.dtype) for array in arrays]
+        bound = self._bound
+        if bound is None or bound[0] != forms:  # mostly those of the call before
+            self._bound = bound = forms, self._values(arrays)
+        return bound[1]
+
+    def _values(self, arrays: Sequence[Array]) -> dict[str, int]:
         values: dict[str, int] = {}
         found: dict[str, str] = {}
         for tensor, array in zip(self.inputs, arrays, strict=True):

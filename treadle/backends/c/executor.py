@@ -255,6 +255,7 @@ class CpuProgram:
         self._constants = [aligned(array) for array in constants]
         self._constant_pointers = _pointers(self._constants)
         self._arena = aligned_empty((max(arena_bytes, ALIGNMENT),), np.uint8)
+        self._arena_address = address(self._arena)
         self._spare: dict[int, Array] = {}
         self._closed = False
         self._entry, self._native = _loaded(library, self._pool, entry)
@@ -322,8 +323,7 @@ class CpuProgram:
         return self._native.open_address()
 
     def _call(self, pool: int, inputs: Sequence[Array], results: Sequence[Array]) -> None:
-        arena = address(self._arena)
-        self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, arena)
+        self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, self._arena_address)
 
     def close(self) -> None:
         """Frees the constants and the arena, and ends threads that are its own; a second call does nothing."""
@@ -338,6 +338,7 @@ class CpuProgram:
         self._spare.clear()
         self._constant_pointers = _pointers([])
         self._arena = aligned_empty((ALIGNMENT,), np.uint8)
+        self._arena_address = address(self._arena)
 
     def __enter__(self) -> Self:
         return self
