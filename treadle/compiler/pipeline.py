@@ -152,7 +152,10 @@ _CPU: Passes = {
     "schedule": _SCHEDULE,
     "kernels": (
         *_KERNELS,
-        Step("loop-tail-tiles", "What is left needs clamped bounds of loops; remainders get tiles of their own."),
+        Step(
+            "loop-tail-tiles{target=TARGET}",
+            "What is left needs clamped bounds of loops; remainders get tiles of their own.",
+        ),
         Step(
             "loop-dense-arguments{target=TARGET}",
             "It is known where loops end, which proves most accesses; @main still has its extents.",

@@ -13,7 +13,10 @@ from tests.helpers.compiled import RUNNERS
 from tests.helpers.extents import CASES, Extents
 from tests.helpers.program_batch import compile_programs, print_program
 from treadle.backends.c import executor
+from treadle.dialects.graph import FusedOp
+from treadle.dialects.schedule import UseAttr
 from treadle.ir import lower, parse, print_text, run_passes
+from treadle.target.host import host_target
 
 ROWS = Extents(
     {"s": 37},
@@ -46,6 +49,38 @@ def test_every_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         whole, rest = s // 8 * 8, s % 8
         assert stored == min(37, whole + next(height for height in (0, 1, 4, 6, 8) if height >= rest))
         assert not np.isfinite(outputs[0][stored:]).any()
+
+
+def _columns(bound: int) -> Extents:
+    """Of a product by rows."""
+    return Extents(
+        {"s": bound},
+        [(5, 16), ("s", 16)],
+        [(5, "s")],
+        f"""
+  %w = graph.transpose %x1 {{perm = array<i64: 1, 0>}} : (tensor<{bound}x16xf32>) -> tensor<16x{bound}xf32>
+  %y0 = graph.matmul %x0, %w : (tensor<5x16xf32>, tensor<16x{bound}xf32>) -> tensor<5x{bound}xf32>""",
+        ["d1 < 0"],
+        lambda x, w, s: [x @ w.T],
+    )
+
+
+def test_every_number_of_columns() -> None:
+    """Of panels of three vectors, the last of which overhangs the largest shape, on this machine."""
+    lanes = host_target().lanes
+    case = _columns(5 * lanes - 3)
+    module = case.module()
+    lower(module, "cpu", to="schedule")
+    (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
+    fused.schedule = UseAttr.get("matmul_cpu", {"rows": 5, "vectors": 3, "chunk": 5, "pack": True, "passes": 1})
+    scheduled = print_text(module)
+    lower(module, "cpu", after="schedule", to="kernels")
+    widths = {int(columns) for columns in re.findall(r"#task\.map<repeat\(5, (\d+)\)>", print_text(module))}
+    assert widths == {lanes, 2 * lanes, 3 * lanes}
+    compiled = compile_programs([print_program("program", parse(scheduled), after="schedule")])["program"]
+    for s in range(1, 5 * lanes - 2):
+        given, exact = case.arguments({"s": s}, beyond=1)
+        case.check({"s": s}, compiled.run(given), exact)
 
 
 @pytest.mark.parametrize("name", ["linear", "merged", "half", "attention"])

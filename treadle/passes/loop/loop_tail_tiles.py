@@ -1,9 +1,10 @@
-"""loop-tail-tiles: of a tile whose last rows nobody needs, the rows that somebody needs."""
+"""loop-tail-tiles: of a tile whose last rows or columns nobody needs, those that somebody needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
@@ -20,7 +21,7 @@ from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.ops import MapAttr
 from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
-from treadle.index.expr import Expr
+from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.graph_required_regions import ExtentArguments, enclosing_function, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
@@ -28,6 +29,7 @@ from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.required_levels import constraint_on, is_accessed_by_element, read_extent
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.shapes.decision_tree import boxes
+from treadle.target import Target
 
 
 @dataclass(frozen=True)
@@ -55,50 +57,62 @@ class LoopTailTilesPass(ModulePass):
     its task loops go over the same rows, each of which uses its own row of the block's buffers only: then fewer rows
     give the same values. A kernel of a dispatch whose calls have one and a half tiles or more gets the tile of half the
     rows only: the last tile takes little of its time. Kernels of one thread a block (those of CPUs) have such tiles.
+
+    Panels of several vectors get such code for fewer vectors in the same way, around the code for fewer rows, where
+    columns are required up to an extent: `d1 < 0` of `%C`, and task loops over `repeat(8, 48)` become ones over
+    `repeat(8, 16)` and `repeat(8, 32)`.
     Source: the choice among micro-kernels by shape is DietCode's (MLSys 2022), section 4.3; here it is made for each
     tile.
     """
 
     name = "loop-tail-tiles"
+    target: str = "cpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        lanes = Target.parse(self.target).lanes
         for kernel in [inner for inner in op.walk() if isinstance(inner, KernelOp)]:
             main = enclosing_function(kernel)
             if kernel.required_regions is not None and kernel.threads.value.data == 1 and main is not None:
-                _shorten(kernel, ExtentArguments(extents_of(main)))
+                # Panels first: each copy of one has its tiles.
+                tensors = ExtentArguments(extents_of(main))
+                _shorten(_shorten(kernel, tensors, -1, lanes), tensors, 0, lanes)
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A block that computes a tile: its rows, and the index that a required region compares with an extent, of row
-    0."""
+    """A block that computes a tile, and whose size along dimension 0 (its rows) or the last one (its columns) an extent
+    ends: the index that a required region compares with the extent, of the first row or column."""
 
     block: Block
-    rows: int
+    dim: Literal[0, -1]
+    size: int
     index: Expr
     extent: int
 
 
-def _shorten(kernel: KernelOp, tensors: ExtentArguments) -> None:
+def _shorten(kernel: KernelOp, tensors: ExtentArguments, dim: Literal[0, -1], lanes: int) -> KernelOp:
+    """Writes smaller tiles along a dimension; the kernel, which is another operation with more arguments."""
     iterations = Iterations(kernel)
     reader = IndexReader(iterations.known)
-    tiles = [tile for block in _blocks(kernel.body.block) if (tile := _tile(kernel, block, reader)) is not None]
+    tiles = [tile for block in _blocks(kernel.body.block) if (tile := _tile(kernel, block, dim, reader)) is not None]
     arguments = KernelArguments(kernel)
-    values: dict[int, Expr] = {}
+    values: dict[int, tuple[Expr, Sequence[Operation]]] = {}
+    chosen: list[Operation] = []
     first = kernel.body.block.first_op
     assert first is not None
     for tile in tiles:
+        least = _least(kernel, tensors[tile.extent])
+        sizes = _heights(tile.size, least) if dim == 0 else range(lanes, tile.size, lanes)
+        bound = tile.index.range()[1]
+        if bound is None or not sizes or any(op.is_ancestor(tile.block) for op in chosen):
+            continue
         if tile.extent not in values:
-            bound = tile.index.range()[1]
-            if bound is None:
-                continue
-            value, operations = read_extent(arguments.buffer_of(tensors[tile.extent]), bound + tile.rows)
-            Rewriter.insert_op(operations, InsertPoint.before(first))
-            values[tile.extent] = value
-        heights = _heights(tile.rows, _least(kernel, tensors[tile.extent]))
-        _choose_height(tile, iterations.in_values(tile.index), values[tile.extent], heights)
-    if tiles:
-        arguments.rebuild()
+            values[tile.extent] = read_extent(arguments.buffer_of(tensors[tile.extent]), bound + tile.size)
+            Rewriter.insert_op(values[tile.extent][1], InsertPoint.before(first))
+        extent, read = values[tile.extent]
+        chosen += [op for op in tile.block.ops if op not in read]
+        _choose_size(tile, iterations.in_values(tile.index), extent, sizes, read)
+    return arguments.rebuild() if values else kernel
 
 
 def _least(kernel: KernelOp, extent: SSAValue) -> int:
@@ -127,17 +141,19 @@ def _blocks(block: Block) -> Iterator[Block]:
                     yield from _blocks(inner)
 
 
-def _tile(kernel: KernelOp, block: Block, reader: IndexReader) -> _Tile | None:
-    """The tile that a block computes, whose rows are independent of each other; None if it does not."""
+def _tile(kernel: KernelOp, block: Block, dim: Literal[0, -1], reader: IndexReader) -> _Tile | None:
+    """The tile that a block computes, whose rows (or columns) are independent of each other; None if it does not."""
     tasks = [op for op in block.walk() if isinstance(op, ForOp)]
     direct = [op for op in block.ops if isinstance(op, ForOp)]
-    if not direct or len(direct) == len(tasks):
+    if dim == 0 and (not direct or len(direct) == len(tasks)):
         return None
-    rows = tasks[0].mapping.data.shape[0]
-    if rows < 2 or not all(_goes_over(task, rows) for task in tasks):
+    if not tasks or (dim == -1 and not any(isinstance(op, AllocOp) for op in block.ops)):
         return None
-    own = {op.buffer for op in block.ops if isinstance(op, AllocOp)}
-    if not all(type_of(buffer).get_shape()[:1] == (rows,) for buffer in own):
+    rows = tasks[0].mapping.data.shape[dim]
+    if rows < 2 or not all(_goes_over(task, dim, rows) for task in tasks):
+        return None
+    own = {op.buffer for op in (block.ops if dim == 0 else block.walk()) if isinstance(op, AllocOp)}
+    if not all(type_of(buffer).get_shape()[dim] == rows for buffer in own):
         return None
     found: list[tuple[LoadOp | StoreOp, SSAValue]] = []
     for op in block.walk():
@@ -146,14 +162,14 @@ def _tile(kernel: KernelOp, block: Block, reader: IndexReader) -> _Tile | None:
             continue
         if not isinstance(op, LoadOp | StoreOp) or task is None:
             return None
-        if op.buffer in own and op.indices[0] is not task.body.block.args[0]:
+        if op.buffer in own and op.indices[dim] is not task.body.block.args[dim]:
             return None
-        found.append((op, task.body.block.args[0]))
+        found.append((op, task.body.block.args[dim]))
     outside = [(op, row) for op, row in found if op.buffer not in own]
     waiting = {op.buffer for op, _ in outside if isinstance(op, StoreOp)} - set(kernel.output_buffers)
     results = [(op, row) for op, row in outside if isinstance(op, StoreOp) and op.buffer not in waiting]
-    tile = _required_tile(kernel, block, rows, results, reader)
-    if tile is None or not all(_keeps_rows(buffer, tile, outside, reader) for buffer in waiting):
+    tile = _required_tile(kernel, _Tile(block, dim, rows, const(0), 0), results, reader)
+    if tile is None or not all(dim == 0 and _keeps_rows(buffer, tile, outside, reader) for buffer in waiting):
         return None
     return tile
 
@@ -181,10 +197,10 @@ def _keeps_rows(
     return len(found) == 1 and None not in found
 
 
-def _goes_over(task: ForOp, rows: int) -> bool:
-    """Whether a task loop goes over so many rows first, one after another."""
+def _goes_over(task: ForOp, dim: Literal[0, -1], rows: int) -> bool:
+    """Whether a task loop goes over so many rows first, or columns last, one after another."""
     shape = task.mapping.data.shape
-    return task.worker is None and shape[0] == rows and task.mapping == MapAttr.get(repeat(*shape))
+    return task.worker is None and shape[dim] == rows and task.mapping == MapAttr.get(repeat(*shape))
 
 
 def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
@@ -197,9 +213,9 @@ def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
 
 
 def _required_tile(
-    kernel: KernelOp, block: Block, rows: int, stores: Sequence[tuple[StoreOp, SSAValue]], reader: IndexReader
+    kernel: KernelOp, tile: _Tile, stores: Sequence[tuple[StoreOp, SSAValue]], reader: IndexReader
 ) -> _Tile | None:
-    """The tile, if one constraint on rows holds for all that it stores."""
+    """The tile, if one constraint on rows holds for all that it stores, with the index that is compared."""
     common: list[tuple[Expr, int]] | None = None
     for store, row in stores:
         if kernel.required_regions is None:
@@ -210,10 +226,10 @@ def _required_tile(
         found: list[tuple[Expr, int]] = []
         for constraint in required.data:
             split = split_linear(constraint.at(index), row)
-            if split is not None and split[0] == 1 and not _is_inside(split[1], block):
+            if split is not None and split[0] == 1 and not _is_inside(split[1], tile.block):
                 found.append((split[1], constraint.extent))
         common = found if common is None else [each for each in common if each in found]
-    return _Tile(block, rows, *common[0]) if common else None
+    return replace(tile, index=common[0][0], extent=common[0][1]) if common else None
 
 
 def _is_inside(e: Expr, block: Block) -> bool:
@@ -230,13 +246,13 @@ def _is_inside(e: Expr, block: Block) -> bool:
     return False
 
 
-def _choose_height(tile: _Tile, index: Expr, extent: Expr, heights: Sequence[int]) -> None:
-    """Puts the tile into branches, the one of fewest rows first."""
+def _choose_size(tile: _Tile, index: Expr, extent: Expr, sizes: Sequence[int], before: Sequence[Operation]) -> None:
+    """Puts the tile into branches, the one of fewest rows first, behind some operations."""
     last = tile.block.last_op
     end = last if isinstance(last, scf.YieldOp) else None
-    moved = [op for op in tile.block.ops if op is not end]
+    moved = [op for op in tile.block.ops if op is not end and op not in before]
     location, block = moved[0].location, tile.block
-    for height in heights:
+    for height in sizes:
         point = InsertPoint.at_end(block) if end is None or block is not tile.block else InsertPoint.before(end)
         if block is not tile.block:
             assert block.last_op is not None
@@ -249,7 +265,7 @@ def _choose_height(tile: _Tile, index: Expr, extent: Expr, heights: Sequence[int
         for op in (test, branch, *ends):
             op.location = location
         Rewriter.insert_op([test, branch], point)
-        _insert_shortened(moved, short, height)
+        _insert_shortened(moved, short, tile.dim, height)
         block = tall
     for op in moved:
         op.detach()
@@ -257,22 +273,28 @@ def _choose_height(tile: _Tile, index: Expr, extent: Expr, heights: Sequence[int
         block.insert_op_before(op, block.last_op)
 
 
-def _insert_shortened(ops: Sequence[Operation], block: Block, rows: int) -> None:
-    """Copies of operations of a tile, for so many rows, before the end of a block."""
+def _insert_shortened(ops: Sequence[Operation], block: Block, dim: Literal[0, -1], rows: int) -> None:
+    """Copies of operations of a tile, for so many rows or columns, before the end of a block."""
     end = block.last_op
     assert end is not None
     values: dict[SSAValue, SSAValue] = {}
     for op in ops:
         copy = op.clone(values)
-        if isinstance(op, AllocOp):
-            type = type_of(op.buffer)
-            shape = [rows, *type.get_shape()[1:]]
-            copy = AllocOp(MemRefType(type.element_type, shape, type.layout, type.memory_space))
-            copy.buffer.name_hint, copy.location = op.buffer.name_hint, op.location
-            values[op.buffer] = copy.buffer
         block.insert_op_before(copy, end)
-        for task in [inner for inner in copy.walk() if isinstance(inner, ForOp)]:
-            task.mapping = MapAttr.get(repeat(rows, *task.mapping.data.shape[1:]))
+        for inner in list(copy.walk()):
+            if isinstance(inner, AllocOp):
+                type = type_of(inner.buffer)
+                shape = list(type.get_shape())
+                shape[dim] = rows
+                new = AllocOp(MemRefType(type.element_type, shape, type.layout, type.memory_space))
+                new.buffer.name_hint, new.location = inner.buffer.name_hint, inner.location
+                if inner is copy:
+                    values[op.results[0]] = new.buffer
+                Rewriter.replace_op(inner, new)
+            elif isinstance(inner, ForOp):
+                extents = list(inner.mapping.data.shape)
+                extents[dim] = rows
+                inner.mapping = MapAttr.get(repeat(*extents))
 
 
 __all__ = ["LoopTailTilesPass"]
