@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import log2
+from random import Random
 
 import pytest
 from xdsl.parser import Parser
@@ -12,7 +14,7 @@ from tests.schedules.search.anchors import anchor
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.schedules.search.candidate import Candidate, Measured, Strategy, Task
-from treadle.schedules.search.evolution import Evolution, Settings
+from treadle.schedules.search.evolution import Evolution, Settings, _Met
 from treadle.schedules.search.programs import template_programs
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.strategies import STRATEGIES, Exhaustive
@@ -164,6 +166,50 @@ def test_metropolis_keeps_parents_that_are_faster() -> None:
         return sum(map(planted, late)) / len(late)
 
     assert mean(1e-6) < mean(None)
+
+
+LIKELY = """
+schedule.program @weighted for "cpu" {
+  %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+  %b = schedule.sample "block" from [1, 2, 3] weights [1.0, 8.0, 1.0]
+  %d = schedule.sample "depth" from [1, 2]
+  %i0, %i1 = schedule.split %i by (%b)
+  %k0, %k1 = schedule.split %k by (%d)
+  schedule.arrange block(%i0, %j) repeat(%i1) loop(%k0) loop(%k1)
+}
+"""
+
+
+def test_the_prior_is_that_of_the_draws() -> None:
+    sampler = task(LIKELY).samplers["weighted"]
+    priors = {str(each): sampler.prior(each) for each in sampler.enumerate()}
+    assert sum(priors.values()) == pytest.approx(1)
+    assert priors[str({"block": 2, "depth": 1})] == pytest.approx(0.4)
+
+
+def test_mutations_are_as_likely_as_they_are_frequent() -> None:
+    sampler, random, old = task(LIKELY).samplers["weighted"], Random(3), {"block": 1, "depth": 1}
+    drawn = [str(sampler.mutated(old, random)) for _ in range(4000)]
+    others = [each for each in sampler.enumerate() if each != old]
+    for each in others:
+        assert sampler.mutation(old, each) == pytest.approx(drawn.count(str(each)) / 4000, abs=0.03)
+    assert sum(sampler.mutation(old, each) for each in others) == pytest.approx(1)
+
+
+def test_generations_are_drawn_by_the_posterior() -> None:
+    """MetaSchedule's equation 1: what is likely times what is fast. One of the two depths takes twice as long, which
+    halves its part at temperature 1."""
+    settings = Settings(population=3000, generations=10, best=0, pressure=0, temperature=1.0)
+    explored, random = Explored(task(LIKELY)), Random(5)
+    model = Formula(lambda candidate: float(str(candidate.decisions["depth"])))
+    evolution, met = Evolution(explored, model, "a", settings), _Met(explored, model)
+    population = met.add([Candidate("weighted", {"block": 1, "depth": 2})] * settings.population)
+    for _ in range(30):
+        population = evolution._next(population, met, random, settings.generations + 1)
+    parts = Counter((each.decisions["block"], each.decisions["depth"]) for each in population)
+    for block, weight in ((1, 0.1), (2, 0.8), (3, 0.1)):
+        for depth, speed in ((1, 2 / 3), (2, 1 / 3)):
+            assert parts[block, depth] / settings.population == pytest.approx(weight * speed, abs=0.04)
 
 
 def test_what_cannot_be_predicted_is_not_proposed() -> None:

@@ -29,8 +29,9 @@ class Settings:
     random: the part of a proposal that is drawn at random
     pressure: survivors are drawn by predicted throughput to this power: of 20 seeds 7, 13 and 17 found the optimum of
         `test_strategies.py` with 1 (TVM's), 4 and 16; a model that errs by a fifth must not end where it began
-    temperature: None takes every child. Otherwise a child that is predicted slower than its parent by the factor f
-        takes its place with probability f ** (-1 / t), where t sinks from `temperature` to 0 (Metropolis, annealed)
+    temperature: None takes every child. Otherwise a child takes its parent's place by Metropolis' and Hastings' rule,
+        so that generations are drawn by the posterior (equation 1, with the logarithm of the time for f): the
+        probability of its draw, P(tau), times its time to the power of -1 / t, where t sinks from `temperature` to 0
     """
 
     population: int = 128
@@ -122,9 +123,15 @@ class Evolution:
         after, before = met.seconds.get(child), met.known(parent)
         if after is None:
             return False
-        if temperature is None or after <= before:
+        if temperature is None:
             return True
-        return temperature > 0 and random.random() < exp(-log(after / before) / temperature)
+        if temperature <= 0:
+            return after <= before
+        if child == parent:
+            return True
+        sampler, new, old = self._explored.task.samplers[parent.program], child.decisions, parent.decisions
+        forth, back = sampler.prior(old) * sampler.mutation(old, new), sampler.prior(new) * sampler.mutation(new, old)
+        return random.random() * forth < back * exp(min(700.0, -log(after / before) / temperature))
 
 
 class _Met:

@@ -38,6 +38,12 @@ class Support:
         self.values, self._weights, self._chained = tuple(values), tuple(weights), chained
         self._places = {value: place for place, value in enumerate(self.values)}
 
+    def probability(self, value: Choice) -> float:
+        """How likely `draw` gives a value of the support."""
+        if not self._weights:
+            return 1 / len(self.values)
+        return self._weights[self._places[value]] / sum(self._weights)
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -143,6 +149,10 @@ class Sampler:
         """Random decisions, each uniform in its support, or by its weights; None where a sample has nothing to take."""
         return self._completed({}, {}, random)
 
+    def prior(self, decisions: Mapping[str, Choice]) -> float:
+        """How likely `draw` gives these decisions: P(tau) of MetaSchedule's equation 1."""
+        return prod(self.support(label, decisions).probability(decisions[label]) for label in self.labels)
+
     def neighbours(self, decisions: Mapping[str, Choice]) -> list[dict[str, Choice]]:
         """The decisions in which one sample takes a neighbour of what it takes here, and all others stay as they are.
         Symmetric."""
@@ -170,6 +180,20 @@ class Sampler:
             value = others[random.randrange(len(others))]
         before = {each: decisions[each] for each in self.labels[: self.labels.index(label)]}
         return self._completed({**before, label: value}, decisions, random)
+
+    def mutation(self, decisions: Mapping[str, Choice], changed: Mapping[str, Choice]) -> float:
+        """How likely `mutated` makes some decisions of others, which differ."""
+        place = next(n for n, label in enumerate(self.labels) if decisions[label] != changed[label])
+        label, later = self.labels[place], self.labels[place + 1 :]
+        support, old, new = self.support(label, decisions), decisions[label], changed[label]
+        near = support.neighbours(old)
+        found = (REDRAWN if near else 1.0) / (len(support) - 1)
+        found += (1 - REDRAWN) / len(near) if new in near else 0.0
+        for each in later:
+            left = self.support(each, changed)
+            stays = decisions[each] in left
+            found *= float(decisions[each] == changed[each]) if stays else left.probability(changed[each])
+        return found / sum(len(self.support(each, decisions)) > 1 for each in self.labels)
 
     def _completed(
         self, begun: Mapping[str, Choice], wanted: Mapping[str, Choice], random: Random
