@@ -1,13 +1,13 @@
-"""The papers' models on the CPU against ONNX Runtime and OpenVINO.
+"""The papers' models on the CPU against ONNX Runtime and OpenVINO: Hidet's figures 16 and, of several batches, 20.
 
     make bench ARGS="--peers --onnx /tmp/models"
     make bench ARGS="--peers --onnx /tmp/models --models resnet50 --threads 1 --seconds 60"
     make bench ARGS="--peers --onnx /tmp/models --precision bf16"
-    make bench ARGS="--peers --onnx /tmp/models --batch 8"
+    make bench ARGS="--peers --onnx /tmp/models --models resnet50 --batch 1 4 8"
     make bench ARGS="--peers --onnx /tmp/models --models resnet50 inception_v3 --convolution winograd4"
 
-The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there, for
-`--batch 8` as `NAME-batch8.onnx`; `--exporter` names a Python that has torch, torchvision, transformers and onnxscript.
+The models are those of `benchmarks/paper_models.py`, exported to the folder `--onnx` unless they are there, for a
+batch of 8 as `NAME-batch8.onnx`; `--exporter` names a Python that has torch, torchvision, transformers and onnxscript.
 All sides run in one process, float32, several calls of each in turn. With `--precision bf16` Treadle and OpenVINO
 round to bfloat16; with `--convolution winograd4` Treadle may be less exact, too. The errors of all sides are shown
 then: the root of the mean square of an output's differences from ONNX Runtime's float32, divided by that of the
@@ -69,32 +69,38 @@ class Race:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes; 1 if the geometric mean is below `--least`."""
+    """Measures, prints and writes, one batch after another; 1 if a geometric mean is below `--least`."""
     args = _arguments(argv)
-    console = wide_console()
-    circumstances, peers = describe_run(), installed_peers()
+    console, peers = wide_console(), installed_peers()
     if not peers:
         raise TreadleError("no peer is installed", "--peers", "pip install onnxruntime openvino")
+    means = [_raced(batch, peers, args, console) for batch in args.batch]
+    return int(min(means) < args.least)
+
+
+def _raced(batch: int, peers: Mapping[str, str], args: argparse.Namespace, console: Console) -> float:
+    """Measures all models with a batch, prints and writes; the geometric mean of their ratios."""
+    circumstances = describe_run()
     races: list[Race] = []
     for name in args.models:
-        path = exported(name if args.batch == 1 else f"{name}-batch{args.batch}", args.onnx, args.exporter)
-        races.append(_measured(path, name, list(peers), args))
+        path = exported(name if batch == 1 else f"{name}-batch{batch}", args.onnx, args.exporter)
+        races.append(_measured(path, name, batch, list(peers), args))
         console.print(f"{name}: {races[-1].ratios[1]:.3f} of {races[-1].best}'s speed")
-    console.print(race_table(races, args.threads, args.precision, args.batch, args.convolution))
+    console.print(race_table(races, args.threads, args.precision, batch, args.convolution))
     mean = geometric_mean([race.ratios[1] for race in races])
     settings = {
         "precision": args.precision,
         "convolution": args.convolution,
-        "batch": args.batch,
+        "batch": batch,
         "threads": args.threads,
         "seconds": args.seconds,
         "peers": peers,
         "geometric_mean": mean,
     }
     rows = [race_row(race) for race in races]
-    path = write_results(_file_name(args), circumstances | settings, rows, args.output)
+    path = write_results(_file_name(batch, args), circumstances | settings, rows, args.output)
     console.print(f"written to {path}")
-    return int(mean < args.least)
+    return mean
 
 
 def race_table(
@@ -132,8 +138,8 @@ def race_row(race: Race) -> dict[str, object]:
     return row | {"errors": dict(race.errors)} if race.errors else row
 
 
-def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namespace) -> Race:
-    inputs, precision = PAPER_MODELS[name].of_batch(args.batch).inputs, args.precision
+def _measured(path: Path, name: str, batch: int, peers: Sequence[str], args: argparse.Namespace) -> Race:
+    inputs, precision = PAPER_MODELS[name].of_batch(batch).inputs, args.precision
     others = {peer: peer_call(peer, path, inputs, args.threads, precision) for peer in peers}
     choices = {"database": args.database, "precision": precision, "convolution": args.convolution}
     with treadle.compile(path, "cpu", shapes_of(inputs), threads=args.threads, **choices) as model:
@@ -145,11 +151,11 @@ def _measured(path: Path, name: str, peers: Sequence[str], args: argparse.Namesp
         return Race(name, bench_model(model, inputs, others, seconds=args.seconds), errors)
 
 
-def _file_name(args: argparse.Namespace) -> str:
+def _file_name(batch: int, args: argparse.Namespace) -> str:
     """What other settings than the defaults are measured; of threads, too, only others than 2 are named."""
     named = [args.precision] if args.precision != "f32" else []
     named += [args.convolution] if args.convolution != DEFAULT else []
-    named += [f"batch{args.batch}"] if args.batch != 1 else []
+    named += [f"batch{batch}"] if batch != 1 else []
     named += [f"threads{args.threads}"] if args.threads != _THREADS else []
     return "_".join(["cpu_peers", *named])
 
@@ -172,7 +178,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of Treadle and OpenVINO")
     parser.add_argument("--convolution", choices=CONVOLUTIONS, default=DEFAULT, help=f"Treadle's (default {DEFAULT})")
-    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="rows of all inputs (default 1)")
+    parser.add_argument(
+        "--batch", type=positive, nargs="+", default=[1], metavar="N", help="rows of all inputs, in turn (default 1)"
+    )
     parser.add_argument("--database", type=Path, metavar="DIR", help="tuned schedules; default: none")
     parser.add_argument("--threads", type=positive, default=_THREADS, metavar="N", help="of all sides (default 2)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="for each model (default 20)")

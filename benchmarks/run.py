@@ -1,10 +1,11 @@
 """`make bench`, `make gpu-bench` and `make gpu-first`: runs the measurements.
 
 The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of `benchmarks/cpu_peers.py`, after
-`--memory` those of `benchmarks/memory.py`, after `--quantized` those of `benchmarks/quantized.py`, after `--tuned`
-those of `benchmarks/tuned_models.py`, after `--dynamic` those of `benchmarks/dynamic_lengths.py`, after
-`--dynamic-tuning` those of `benchmarks/dynamic_tuning.py`, after `--gpu` those of `benchmarks/gpu.py`, after
-`--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of `benchmarks/gpu_first.py`.
+`--conv-bn-relu` those of `benchmarks/conv_bn_relu.py`, after `--memory` those of `benchmarks/memory.py`, after
+`--quantized` those of `benchmarks/quantized.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
+`--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--dynamic-tuning` those of
+`benchmarks/dynamic_tuning.py`, after `--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of
+`benchmarks/gpu_spaces.py`, and after `--gpu-first` those of `benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS = {
     "--peers": "benchmarks.cpu_peers",
     "--tuned": "benchmarks.tuned_models",
+    "--conv-bn-relu": "benchmarks.conv_bn_relu",
     "--dynamic": "benchmarks.dynamic_lengths",
     "--dynamic-tuning": "benchmarks.dynamic_tuning",
     "--memory": "benchmarks.memory",
