@@ -50,6 +50,18 @@ schedule.program @convolution for "cpu" {
   schedule.mark vector %c1
 }
 
+// CHECK: schedule.program @tensor_cores for "cuda" {
+// CHECK: schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
+schedule.program @tensor_cores for "cuda" {
+  %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+  %i0, %i1, %i2, %i3 = schedule.split %i by (2, 2, 16)
+  %j0, %j1, %j2, %j3 = schedule.split %j by (2, 1, 16)
+  %k0, %k1, %k2 = schedule.split %k by (2, 16)
+  schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
+  schedule.stage 0 at %k0 in "shared" vector 8 buffers 3 async
+  schedule.stage 1 at %k0 in "shared" vector 8 buffers 3 async
+}
+
 // CHECK: schedule.program @template for "cuda" {
 // CHECK-NEXT: %b = schedule.sample "block" from [[64, 64], [128, 128]] taken [64, 64]
 // CHECK-NEXT: %o = schedule.sample "order" from ["k", "m"]

@@ -19,6 +19,7 @@ from treadle.errors import TreadleError
 HEAD = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 %i0, %i1 = schedule.split %i by (4)
 """
+PRODUCT = HEAD.replace("%k = schedule.axes 2 spatial, 1", "%k, %l = schedule.axes 2 spatial, 2")
 ARRANGE = "schedule.arrange block(%i0, %j) loop(%k) repeat(%i1)\n"
 
 
@@ -88,6 +89,15 @@ def test_a_whole_program_is_valid() -> None:
         (HEAD + "schedule.arrange", "each role needs levels, and each level a role"),
         (HEAD + "schedule.arrange block() loop(%k)", "each role needs levels, and each level a role"),
         (HEAD + ARRANGE.rstrip() + " min_blocks_per_sm 0", "min_blocks_per_sm is below 1"),
+        # tensor cores
+        (PRODUCT + "schedule.arrange block(%i0) mma(%i1, %j, %k) loop(%l)", "the role mma comes once, last"),
+        (
+            PRODUCT + "schedule.arrange block(%i0) loop(%l) mma(%i1, %j)",
+            "mma takes a level of each of two spatial axes, then one of a reduction axis",
+        ),
+        (PRODUCT + "schedule.arrange block(%i0) mma(%i1, %k, %j) loop(%l)", "the role mma comes once, last"),
+        (PRODUCT + "schedule.arrange block(%j) loop(%l) mma(%i0, %i1, %k)", "mma takes a level of each of two spatial"),
+        (PRODUCT + "schedule.arrange block(%i0) loop(%l) mma(%i1, %k, %j)", "mma takes a level of each of two spatial"),
         # stages and marks
         (
             HEAD + ARRANGE + 'schedule.stage 0 at %i1 in "shared"',
@@ -166,6 +176,7 @@ def test_what_is_rejected(body: str, says: str) -> None:
     ("body", "says"),
     [
         (HEAD + "schedule.arrange block(%i0, %j) thread(%i1) loop(%k)", "a CPU has no threads in a block"),
+        (HEAD + "schedule.arrange block(%i0) mma(%i1, %j, %k)", "a CPU has no threads in a block and no warps"),
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "shared"', "a CPU has no shared memory: expected register"),
     ],
 )

@@ -22,13 +22,20 @@ from treadle.dialects.schedule import (
 from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
-from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest
+from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest, check_staged
 from treadle.schedules.nest.workload import Workload
 from treadle.target import Target
 
 
-def nest_of(program: ProgramOp, decisions: Mapping[str, Choice], workload: Workload, target: Target) -> Nest:
-    """Replays a program for a workload.
+def nest_of(
+    program: ProgramOp,
+    decisions: Mapping[str, Choice],
+    workload: Workload,
+    target: Target,
+    *,
+    is_complete: bool = True,
+) -> Nest:
+    """Replays a program for a workload; one that is not complete may lack stages that tensor cores need.
 
     TreadleError for another kind of target, a sample without a decision, a factor out of its sample's support, axes
     that are not those of the workload, and what `check_nest` rejects; LimitError for what the target has too little of.
@@ -39,6 +46,8 @@ def nest_of(program: ProgramOp, decisions: Mapping[str, Choice], workload: Workl
         raise TreadleError(message, where, f"a nest for {target.kind} targets")
     nest = _Replay(where, dict(decisions), workload).run(program)
     check_nest(nest, target, where)
+    if is_complete:
+        check_staged(nest, where)
     return nest
 
 

@@ -91,7 +91,7 @@ class Draft:
         """The nest with the values taken; None before `arrange`, and of a template."""
         if self.workload is None or not self.groups:
             return None
-        return nest_of(self.program("draft"), self.decisions, self.workload, self.target)
+        return nest_of(self.program("draft"), self.decisions, self.workload, self.target, is_complete=False)
 
     @property
     def decisions(self) -> dict[str, Choice]:
