@@ -13,12 +13,12 @@ from treadle.dialects.graph import MatmulOp, ReductionOp, UnaryOp
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule
+from treadle.schedules.rules.staging import located, staged
 from treadle.schedules.rules.templates import templates, tensor_cores
 from treadle.schedules.rules.tiling import (
     cross_thread,
     fused,
-    located,
-    staged,
+    tensorized,
     tiled,
     unrolled,
     vector_lanes,
@@ -77,6 +77,7 @@ SHOWN = (
     Shown('tiled("SSRSRS")', tiled("SSRSRS"), tiled, _DENSE),
     Shown('tiled("SSSRRSRS")', tiled("SSSRRSRS"), tiled, _DENSE, "sm_80"),
     Shown('tiled("SRSSRRS")', tiled("SRSSRRS"), tiled, _product(64, 64, 8192), "sm_80"),
+    Shown('tensorized("SSRRS")', tensorized("SSRRS"), tensorized, _product(1024, 4096, 1024, "float16"), "sm_80"),
     Shown("vector_lanes", vector_lanes, vector_lanes, _sums(64, 768)),
     Shown("cross_thread", cross_thread, cross_thread, _sums(64, 768), "sm_80"),
     Shown('staged("register", alone=True)', staged("register", alone=True), staged, _DENSE, "cpu", [_arranged]),

@@ -107,6 +107,7 @@ class Product:
 
 
 AHEAD, FETCHED = "vector 8 buffers 3 async", "vector 8 buffers 2"
+LARGE = TILES.format(depth=16).replace("(2, 2, 16)", "(2, 4, 16)").replace("(2, 1, 16)", "(2, 4, 16)")
 HALVES, SINGLES = TILES.format(depth=16), TILES.format(depth=8)
 CASES: Mapping[str, Product] = {
     "whole": Product((64, 64), (64, 64), HALVES + shared("%k0", AHEAD)),
@@ -119,6 +120,7 @@ CASES: Mapping[str, Product] = {
     "one buffer": Product((65, 100), (100, 48), HALVES + shared("%k0", "vector 4")),
     "filled once a block": Product((70, 56), (56, 72), HALVES + shared("%i0", "vector 2")),
     "at two places": Product((40, 56), (56, 44), HALVES + shared("%i0", "vector 8", "0") + shared("%k0", AHEAD, "1")),
+    "64 KiB of stages": Product((130, 70), (70, 140), LARGE + shared("%k0", "vector 8 buffers 4 async")),
     "transposed": Product((66, 50), (50, 68), HALVES + shared("%k0", AHEAD), transposed="ab"),
     "transposed, bf16": Product((66, 50), (50, 68), HALVES + shared("%k0", FETCHED), "bfloat16", transposed="a"),
     "8 columns": Product((37, 53), (53, 61), NARROW + shared("%k0", AHEAD)),

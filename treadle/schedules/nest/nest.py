@@ -146,11 +146,10 @@ def _check_product(nest: Nest, target: Target, where: str) -> None:
 
 def check_staged(nest: Nest, where: str) -> None:
     """TreadleError unless what tensor cores multiply comes from shared memory."""
-    for read in nest.factors or ():
-        memories = [stage.memory for stage in nest.stages if stage.read == read]
-        if memories != ["shared"]:
-            message = f"read {read} of mma is staged in {' and '.join(memories) or 'no faster memory'}"
-            raise TreadleError(message, where, f'schedule.stage {read} in "shared", and in no registers')
+    for read in nest.unstaged:
+        memories = " and ".join(stage.memory for stage in nest.stages if stage.read == read)
+        message = f"read {read} of mma is staged in {memories or 'no faster memory'}"
+        raise TreadleError(message, where, f'schedule.stage {read} in "shared", and in no registers')
 
 
 def _check_gpu(nest: Nest, target: Target, where: str) -> None:
@@ -158,7 +157,8 @@ def _check_gpu(nest: Nest, target: Target, where: str) -> None:
         raise TreadleError(f"{target.name} has no asynchronous copies", where, "stages that are not async")
     check_limit("threads", nest.threads, target.max_threads_per_block, where)
     shared = nest.staged_bytes("shared") + nest.scratch_bytes
-    check_limit("bytes of shared memory", shared, target.shared_per_block_static, where)
+    most = target.shared_per_block_static if nest.product is None else target.shared_per_block
+    check_limit("bytes of shared memory", shared, most, where)
     registers, least = registers_of(nest), nest.min_blocks_per_sm or 1
     check_limit("registers of a thread", registers, target.registers_per_thread, where)
     whole = registers * nest.threads * least
@@ -322,6 +322,12 @@ class Nest:
             if a & rows and b & columns and not (a & columns or b & rows):
                 return left, right
         return None
+
+    @cached_property
+    def unstaged(self) -> tuple[int, ...]:
+        """The reads that tensor cores multiply, and that do not come from one stage, in shared memory."""
+        memories = {read: [stage.memory for stage in self.stages if stage.read == read] for read in self.factors or ()}
+        return tuple(read for read, each in memories.items() if each != ["shared"])
 
     def fragments(self, read: int) -> tuple[int, ...]:
         """The levels of the innermost tile along which fragments of an operand differ."""

@@ -17,7 +17,7 @@ from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definitio
 from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.loop.tiles import lanes_fold
 from treadle.errors import TreadleError
-from treadle.index.algebra import Comparison
+from treadle.index.algebra import Comparison, depends_on
 from treadle.index.expr import Expr, Var, var
 from treadle.index.reader import IndexReader
 from treadle.schedules.access_analysis import spread
@@ -110,6 +110,16 @@ class Workload:
     lanes_fold: bool
     is_product: bool
     factors: tuple[int, int] | None
+
+    @cached_property
+    def has_reuse(self) -> bool:
+        """Whether some term does not depend on some spatial axis, and so serves several elements of the result.
+
+        MetaSchedule's condition for multi-level tiling (`NeedsMultiLevelTiling` in its sources).
+        """
+        wide = [dim for dim in range(self.spatial) if self.extents[dim] > 1]
+        terms = [read for read in self.reads if read.is_term]
+        return any(not any(depends_on(index, dim) for index in read.indices) for read in terms for dim in wide)
 
 
 def definition_of(anchor: Anchor) -> tuple[ComputeOp, ReduceOp | None]:

@@ -81,6 +81,11 @@ class Draft:
         return any(isinstance(op, ArrangeOp | TemplateOp) for op in self.instructions)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it is complete, and what tensor cores multiply is staged."""
+        return self.is_complete and (self.nest is None or not self.nest.unstaged)
+
+    @property
     def groups(self) -> list[tuple[Role, list[SSAValue]]]:
         """Each role with its levels, outermost first; empty before `arrange`."""
         arranged = [op.groups for op in self.instructions if isinstance(op, ArrangeOp)]
