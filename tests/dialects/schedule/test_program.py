@@ -116,6 +116,11 @@ def test_a_whole_program_is_valid() -> None:
         (HEAD + ARRANGE + 'schedule.stage 0 at 0 of () in "shared"', "place 0 of 0 levels: expected a level, or 0"),
         (HEAD + ARRANGE + "schedule.mark vector %k", "level %k is marked vector, and is not innermost"),
         (HEAD + ARRANGE + "schedule.mark unroll %i", "schedule.mark at %i, which has no role"),
+        (HEAD + ARRANGE + "schedule.unroll 4\nschedule.unroll 16", "schedule.unroll comes once"),
+        (
+            'schedule.unroll 4\nschedule.template "t" {}',
+            "schedule.unroll beside schedule.template, which schedules all",
+        ),
         (HEAD + ARRANGE + "schedule.mark hot %k", "unknown mark 'hot': expected unroll, vector"),
         (
             '%i = schedule.axes 1 spatial, 0 reduction\n%a, %b = schedule.split %i by (2)\nschedule.template "t" {}',

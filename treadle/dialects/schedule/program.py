@@ -13,7 +13,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
-from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
+from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp, UnrollOp
 from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, Role, SplitOp
 from treadle.dialects.syntax import Body
 
@@ -50,7 +50,9 @@ def check_nest(instructions: Sequence[Operation], kind: str) -> None:
                 _check_stage(op, arrange, kind)
             elif isinstance(op, MarkOp):
                 _check_mark(op, arrange)
-    marked = [op.name for op in instructions if isinstance(op, StageOp | MarkOp | SplitOp | FuseOp)]
+    if sum(isinstance(op, UnrollOp) for op in instructions) > 1:
+        raise VerifyException("schedule.unroll comes once")
+    marked = [op.name for op in instructions if isinstance(op, StageOp | MarkOp | UnrollOp | SplitOp | FuseOp)]
     if marked and any(isinstance(op, TemplateOp) for op in instructions):
         raise VerifyException(f"{marked[0]} beside schedule.template, which schedules all")
 
@@ -198,7 +200,7 @@ class ProgramOp(IRDLOperation):
     up twice, or a level that has no role; levels of an axis out of order; `block` that is not first; a spatial level in
     `loop`, a reduction level in `repeat`, two of them in `block`; `mma` that is not last, or not of two spatial levels
     and one of the reduction; threads, shared memory and `mma` of a CPU; a stage at a level of the register tile; a
-    vector that is not innermost.
+    vector that is not innermost; two limits of unrolling.
     """
 
     name = "schedule.program"

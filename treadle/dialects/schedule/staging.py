@@ -196,6 +196,46 @@ class MarkOp(IRDLOperation):
 
 
 @irdl_op_definition
+class UnrollOp(IRDLOperation):
+    """Which of the loops over the reduction are unrolled: from the innermost one on, as many as have no more iterations
+    together than the limit.
+
+    ```mlir
+    schedule.unroll 16
+    schedule.unroll %u
+    ```
+    0 is none. A vector's loop is not one of them, nor is one that stages fill ahead; and less is unrolled where the
+    compiler would take too long (`MOST_UNROLLED_TERMS`). Source: MetaSchedule (NeurIPS 2022), figure 5's
+    Parallel-Vectorize-Unroll, which samples the limit. Rejected: a limit below 0.
+    """
+
+    name = "schedule.unroll"
+    params = var_operand_def(ParamType)
+    numbers = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def()
+
+    def __init__(self, limit: Size):
+        super().__init__(operands=[sampled([limit])], properties={"numbers": sizes_attribute([limit])})
+
+    @property
+    def limit(self) -> Size:
+        """Iterations of the loops together."""
+        return joined(self.numbers, self.params)[0]
+
+    def verify_(self) -> None:
+        if isinstance(self.limit, int) and self.limit < 0:
+            raise VerifyException(f"the limit is {self.limit}: expected 0 or more")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        print_size(printer, self.limit)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> UnrollOp:
+        return cls(parse_size(parser))
+
+
+@irdl_op_definition
 class TemplateOp(IRDLOperation):
     """A template schedules the anchor; knobs are sampled or given, and those left out are the template's own affair.
 
@@ -273,4 +313,4 @@ def _parse_knob(parser: Parser) -> tuple[str, Choice | SSAValue]:
     return name, parse_choice(parser)
 
 
-__all__ = ["MARKS", "MEMORIES", "Mark", "MarkOp", "Memory", "StageOp", "TemplateOp"]
+__all__ = ["MARKS", "MEMORIES", "Mark", "MarkOp", "Memory", "StageOp", "TemplateOp", "UnrollOp"]

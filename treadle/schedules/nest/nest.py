@@ -7,7 +7,7 @@ composition of Hidet's task mappings (ASPLOS 2023, section 5.1) with the reducti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
@@ -176,6 +176,26 @@ def registers_of(nest: Nest) -> int:
         if stage.buffers > 1 and not stage.is_async
     ]
     return words + nest.fragment_registers + staged + sum(ahead) + OTHER_REGISTERS
+
+
+def unrolled(nest: Nest, limit: int) -> Nest:
+    """The nest with those of its innermost loops unrolled that have at most so many iterations together, and write out
+    no more terms than `MOST_UNROLLED_TERMS`. The loop of a vector ends them, and one whose stages are filled ahead."""
+    chosen, body, terms = set[int](), 1, nest.unrolled_terms
+    for n in reversed(nest.numbers("loop")):
+        level = nest.levels[n]
+        is_ahead = any(stage.compute_at == n + 1 and stage.buffers > 1 for stage in nest.stages)
+        body *= level.trips
+        terms *= 1 if level.unroll else level.trips
+        if level.vector or is_ahead or body > limit or terms > MOST_UNROLLED_TERMS:
+            break
+        chosen |= {n} if level.trips > 1 else set()
+    numbers = iter(range(len(nest.levels)))
+    groups = [
+        replace(g, levels=tuple(replace(level, unroll=next(numbers) in chosen or level.unroll) for level in g.levels))
+        for g in nest.groups
+    ]
+    return replace(nest, groups=tuple(groups))
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from treadle.dialects.schedule import (
     SampleTileOp,
     SplitOp,
     StageOp,
+    UnrollOp,
 )
 from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
-from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest, check_staged
+from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest, check_staged, unrolled
 from treadle.schedules.nest.workload import Workload
 from treadle.target import Target
 
@@ -64,6 +65,7 @@ class _Replay:
         """The finished nest."""
         arranged: ArrangeOp | None = None
         staged: list[StageOp] = []
+        limit = 0
         for op in program.instructions:
             match op:
                 case AxesOp():
@@ -80,6 +82,8 @@ class _Replay:
                     self._mark(op)
                 case StageOp():
                     staged.append(op)
+                case UnrollOp():
+                    (limit,) = values_of([op.limit], self._numbers)
                 case _:
                     raise TreadleError(f"{op.name} is no instruction of a nest", self._where, "schedule.arrange")
         if arranged is None:
@@ -88,7 +92,8 @@ class _Replay:
         every = (self._stage(op, arranged) for op in staged)
         stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
         least = arranged.min_blocks_per_sm
-        return Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
+        nest = Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
+        return unrolled(nest, limit) if limit else nest
 
     def _name_axes(self, op: AxesOp) -> None:
         spatial, reduction = op.spatial.value.data, op.reduction.value.data

@@ -24,6 +24,7 @@ from treadle.dialects.schedule import (
     SplitOp,
     StageOp,
     TemplateOp,
+    UnrollOp,
 )
 from treadle.dialects.schedule.program import Level, levels_of
 from treadle.dialects.schedule.sampling import Size
@@ -224,6 +225,10 @@ class Draft:
         """How a level's loop is printed."""
         return self._with(MarkOp(mark, level))
 
+    def unroll(self, limit: Size) -> Draft:
+        """The innermost loops over the reduction are unrolled that have no more iterations together."""
+        return self._with(UnrollOp(limit))
+
     def template(self, name: str, knobs: Sequence[tuple[str, Choice | SSAValue]]) -> Draft:
         """A template schedules the anchor. Whether it allows the values taken is found out when the program is
         replayed: of some templates' combinations, few are legal."""
@@ -258,7 +263,9 @@ class Draft:
 
     def _with(self, op: Operation) -> Draft:
         if self.is_complete and isinstance(op, AxesOp | SplitOp | FuseOp | ArrangeOp | TemplateOp):
-            raise TreadleError(f"{op.name} after the levels are arranged", _WHERE, "schedule.stage, schedule.mark")
+            raise TreadleError(
+                f"{op.name} after the levels are arranged", _WHERE, "schedule.stage, schedule.mark, schedule.unroll"
+            )
         _verify(op)
         draft = replace(self, instructions=(*self.instructions, op))
         try:
