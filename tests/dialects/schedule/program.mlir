@@ -56,7 +56,8 @@ schedule.program @convolution for "cpu" {
 
 // CHECK: schedule.program @tensor_cores for "cuda" {
 // CHECK: schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
-// CHECK: schedule.unroll 16
+// CHECK: schedule.swizzle %i0, %j0 by 8
+// CHECK-NEXT: schedule.unroll 16
 schedule.program @tensor_cores for "cuda" {
   %i, %j, %k = schedule.axes 2 spatial, 1 reduction
   %i0, %i1, %i2, %i3 = schedule.split %i by (2, 2, 16)
@@ -65,6 +66,7 @@ schedule.program @tensor_cores for "cuda" {
   schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
   schedule.stage 0 at %k0 in "shared" vector 8 buffers 3 async
   schedule.stage 1 at %k0 in "shared" vector 8 buffers 3 async
+  schedule.swizzle %i0, %j0 by 8
   schedule.unroll 16
 }
 

@@ -126,6 +126,14 @@ def test_a_whole_program_is_valid() -> None:
             '%i = schedule.axes 1 spatial, 0 reduction\n%a, %b = schedule.split %i by (2)\nschedule.template "t" {}',
             "schedule.split beside schedule.template, which schedules all",
         ),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 0", "a group has 0 rows: expected 1 or more"),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 4\nschedule.swizzle %i0, %j by 8", "swizzle comes once"),
+        (
+            HEAD + ARRANGE + "schedule.swizzle %j, %i0 by 4",
+            "schedule.swizzle of %j and %i0: expected neighbours in block",
+        ),
+        (HEAD + ARRANGE + "schedule.swizzle %i1, %j by 4", "schedule.swizzle of %i1 and %j: expected neighbours"),
+        (HEAD + ARRANGE + "schedule.swizzle %i, %j by 4", "schedule.swizzle at %i, which has no role"),
         # samples
         ('%a = schedule.sample "x" from []', "sample 'x' has values of 0 kinds: expected one"),
         ('%a = schedule.sample "x" from [1, true]', "sample 'x' has values of 2 kinds: expected one"),
@@ -183,6 +191,7 @@ def test_what_is_rejected(body: str, says: str) -> None:
         (HEAD + "schedule.arrange block(%i0, %j) thread(%i1) loop(%k)", "a CPU has no threads in a block"),
         (HEAD + "schedule.arrange block(%i0) mma(%i1, %j, %k)", "a CPU has no threads in a block and no warps"),
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "shared"', "a CPU has no shared memory: expected register"),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 4", "schedule.swizzle of a CPU"),
     ],
 )
 def test_what_a_cpu_rejects(body: str, says: str) -> None:

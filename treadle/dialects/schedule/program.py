@@ -13,7 +13,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
-from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp, UnrollOp
+from treadle.dialects.schedule.staging import MarkOp, StageOp, SwizzleOp, TemplateOp, UnrollOp
 from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, Role, SplitOp
 from treadle.dialects.syntax import Body
 
@@ -50,9 +50,13 @@ def check_nest(instructions: Sequence[Operation], kind: str) -> None:
                 _check_stage(op, arrange, kind)
             elif isinstance(op, MarkOp):
                 _check_mark(op, arrange)
-    if sum(isinstance(op, UnrollOp) for op in instructions) > 1:
-        raise VerifyException("schedule.unroll comes once")
-    marked = [op.name for op in instructions if isinstance(op, StageOp | MarkOp | UnrollOp | SplitOp | FuseOp)]
+            elif isinstance(op, SwizzleOp):
+                _check_swizzle(op, arrange, kind)
+    for once in (UnrollOp, SwizzleOp):
+        if sum(isinstance(op, once) for op in instructions) > 1:
+            raise VerifyException(f"{once.name} comes once")
+    kinds = StageOp | MarkOp | UnrollOp | SwizzleOp | SplitOp | FuseOp
+    marked = [op.name for op in instructions if isinstance(op, kinds)]
     if marked and any(isinstance(op, TemplateOp) for op in instructions):
         raise VerifyException(f"{marked[0]} beside schedule.template, which schedules all")
 
@@ -163,6 +167,17 @@ def _check_mark(op: MarkOp, arrange: ArrangeOp) -> None:
         raise VerifyException(f"level {_name(op.level)} is marked vector, and is not innermost")
 
 
+def _check_swizzle(op: SwizzleOp, arrange: ArrangeOp, kind: str) -> None:
+    """Rows and columns are neighbours in `block`, in this order."""
+    if kind == "cpu":
+        raise VerifyException("schedule.swizzle of a CPU, whose blocks run by threads in their order")
+    _, blocks = arrange.groups[0]
+    if _role(op.rows, arrange, op.name) != "block" or (op.rows, op.columns) not in pairwise(blocks):
+        raise VerifyException(
+            f"schedule.swizzle of {_name(op.rows)} and {_name(op.columns)}: expected neighbours in block"
+        )
+
+
 def _role(level: SSAValue, arrange: ArrangeOp, name: str) -> Role:
     for role, values in arrange.groups:
         if level in values:
@@ -200,7 +215,8 @@ class ProgramOp(IRDLOperation):
     up twice, or a level that has no role; levels of an axis out of order; `block` that is not first; a spatial level in
     `loop`, a reduction level in `repeat`, two of them in `block`; `mma` that is not last, or not of two spatial levels
     and one of the reduction; threads, shared memory and `mma` of a CPU; a stage at a level of the register tile; a
-    vector that is not innermost; two limits of unrolling.
+    vector that is not innermost; two limits of unrolling; two
+    swizzles, or one of levels that are no neighbours in `block`, or of a CPU.
     """
 
     name = "schedule.program"

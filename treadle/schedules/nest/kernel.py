@@ -21,6 +21,7 @@ from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.staging import Pipeline, Stager
 from treadle.schedules.nest.workload import definition_of
+from treadle.schedules.split_k import block_coordinates
 from treadle.schedules.template import Anchor
 from treadle.target import Target
 
@@ -138,7 +139,7 @@ class _NestKernel:
         """The finished kernel."""
         b, nest = self.b, self.nest
         worker = b.thread if nest.product is None else b.thread // WARP
-        at = self._digits(b.block, nest.numbers("block")) | self._digits(worker, nest.numbers("thread"))
+        at = self._of_block() | self._digits(worker, nest.numbers("thread"))
         inside = () if self.reduce is None else nest.tile
         outer = [n for n in nest.numbers("repeat") if n not in inside]
         body = self._versions if self.reduce is not None else self._store
@@ -147,11 +148,22 @@ class _NestKernel:
         least = nest.min_blocks_per_sm
         return b.kernel(name, self.tensors, self.compute.type, nest.grid, nest.threads, comment, least)
 
-    def _digits(self, whole: Index, numbers: Sequence[int]) -> dict[int, Index]:
-        """The iterations of levels that are numbered together, the last one fastest."""
-        numbers = [n for n in numbers if self.nest.levels[n].trips > 1]
-        digits = whole.delinearize([self.nest.levels[n].trips for n in numbers]) if numbers else []
-        return dict(zip(numbers, digits, strict=True))
+    def _of_block(self) -> dict[int, Index]:
+        """The iterations of the levels of the calling block."""
+        numbers, swizzle = [*self.nest.numbers("block")], self.nest.swizzle
+        if swizzle is None:
+            return self._digits(self.b.block, numbers)
+        rows, columns = (self.nest.levels[n].trips for n in (swizzle.rows, swizzle.rows + 1))
+        numbers.remove(swizzle.rows + 1)
+        at = self._digits(self.b.block, numbers, {swizzle.rows: rows * columns})
+        row, column = block_coordinates(at[swizzle.rows], rows, columns, swizzle.group)
+        return {**at, swizzle.rows: row, swizzle.rows + 1: column}
+
+    def _digits(self, whole: Index, numbers: Sequence[int], taken: Mapping[int, int] | None = None) -> dict[int, Index]:
+        """The iterations of levels that are numbered together, the last one fastest; `taken`: other trips of some."""
+        trips = {n: self.nest.levels[n].trips for n in numbers} | dict(taken or {})
+        moved = {n: count for n, count in trips.items() if count > 1}
+        return dict(zip(moved, whole.delinearize([*moved.values()]) if moved else [], strict=True))
 
     def _staged(self, place: int, at: At, body: Callable[[], None]) -> None:
         """What is inside of a place whose stages are filled once."""

@@ -257,6 +257,14 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Swizzle:
+    """Blocks go down `group` iterations of level `rows` before they go along the next level."""
+
+    rows: int
+    group: int
+
+
+@dataclass(frozen=True)
 class ThreadFold:
     """How threads fold the parts of an element that they share.
 
@@ -275,13 +283,14 @@ class Nest:
     """The whole nest, outermost first. Levels are numbered in that order, and a place is the number of the first level
     below it.
 
-    stages: those of one read from the outermost in
+    stages: those of one read from the outermost in; swizzle: None for blocks in the order of the levels
     """
 
     workload: Workload
     groups: tuple[Group, ...]
     stages: tuple[Stage, ...] = ()
     min_blocks_per_sm: int | None = None
+    swizzle: Swizzle | None = None
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:

@@ -18,12 +18,13 @@ from treadle.dialects.schedule import (
     SampleTileOp,
     SplitOp,
     StageOp,
+    SwizzleOp,
     UnrollOp,
 )
 from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
-from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest, check_staged, unrolled
+from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, Swizzle, check_nest, check_staged, unrolled
 from treadle.schedules.nest.workload import Workload
 from treadle.target import Target
 
@@ -65,7 +66,7 @@ class _Replay:
         """The finished nest."""
         arranged: ArrangeOp | None = None
         staged: list[StageOp] = []
-        limit = 0
+        limit, swizzled = 0, list[SwizzleOp]()
         for op in program.instructions:
             match op:
                 case AxesOp():
@@ -84,6 +85,8 @@ class _Replay:
                     staged.append(op)
                 case UnrollOp():
                     (limit,) = values_of([op.limit], self._numbers)
+                case SwizzleOp():
+                    swizzled.append(op)
                 case _:
                     raise TreadleError(f"{op.name} is no instruction of a nest", self._where, "schedule.arrange")
         if arranged is None:
@@ -92,7 +95,8 @@ class _Replay:
         every = (self._stage(op, arranged) for op in staged)
         stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
         least = arranged.min_blocks_per_sm
-        nest = Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
+        swizzle = next((self._swizzle(op, arranged) for op in swizzled), None)
+        nest = Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data, swizzle)
         return unrolled(nest, limit) if limit else nest
 
     def _name_axes(self, op: AxesOp) -> None:
@@ -136,6 +140,13 @@ class _Replay:
         level = self._level(op.level)
         unroll, vector = level.unroll or op.mark.data == "unroll", level.vector or op.mark.data == "vector"
         self._levels[op.level] = Level(level.axis, level.trips, level.stride, unroll, vector)
+
+    def _swizzle(self, op: SwizzleOp, arranged: ArrangeOp) -> Swizzle | None:
+        """None where it is the usual order: of one row or column, or groups of one row."""
+        (group,) = values_of([op.group], self._numbers)
+        rows, columns = self._level(op.rows).trips, self._level(op.columns).trips
+        number = list(arranged.levels).index(op.rows)
+        return Swizzle(number, min(group, rows)) if min(group, rows, columns) > 1 else None
 
     def _level(self, value: SSAValue) -> Level:
         """A level of a split, or a whole axis as its only level."""

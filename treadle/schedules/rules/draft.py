@@ -23,6 +23,7 @@ from treadle.dialects.schedule import (
     SampleTileOp,
     SplitOp,
     StageOp,
+    SwizzleOp,
     TemplateOp,
     UnrollOp,
 )
@@ -229,6 +230,10 @@ class Draft:
         """The innermost loops over the reduction are unrolled that have no more iterations together."""
         return self._with(UnrollOp(limit))
 
+    def swizzle(self, rows: SSAValue, columns: SSAValue, group: Size) -> Draft:
+        """Blocks go down some rows before they go right, in two levels that are neighbours in `block`."""
+        return self._with(SwizzleOp(rows, columns, group))
+
     def template(self, name: str, knobs: Sequence[tuple[str, Choice | SSAValue]]) -> Draft:
         """A template schedules the anchor. Whether it allows the values taken is found out when the program is
         replayed: of some templates' combinations, few are legal."""
@@ -263,9 +268,8 @@ class Draft:
 
     def _with(self, op: Operation) -> Draft:
         if self.is_complete and isinstance(op, AxesOp | SplitOp | FuseOp | ArrangeOp | TemplateOp):
-            raise TreadleError(
-                f"{op.name} after the levels are arranged", _WHERE, "schedule.stage, schedule.mark, schedule.unroll"
-            )
+            accepted = "schedule.stage, schedule.mark, schedule.unroll, schedule.swizzle"
+            raise TreadleError(f"{op.name} after the levels are arranged", _WHERE, accepted)
         _verify(op)
         draft = replace(self, instructions=(*self.instructions, op))
         try:
