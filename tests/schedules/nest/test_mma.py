@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from xdsl.parser import Parser
 
 from tests.schedules.nest.test_box import nest
 from tests.schedules.nest.test_nest import program, work_of_operator
 from tests.schedules.row_cases import tensor
-from treadle.dialects.graph import ConvOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, ConvOp, MatmulOp
 from treadle.dialects.loop.attributes import swizzle_of_rows
+from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import prove_cover
 from treadle.errors import TreadleError
 from treadle.schedules.nest.replay import nest_of
@@ -161,6 +163,38 @@ def test_limits_count_warps_and_fragments() -> None:
         nest(tall + STAGES, PRODUCT)
     # 16 x 4 products of 8 sums a thread, 16 fragments of 4 and 4 of 4, and what addresses take.
     assert (caught.value.what, caught.value.used) == ("registers of a thread", 16 * 4 * 8 + 16 * 4 + 4 * 4 + 16)
+
+
+ROUNDED = """
+func.func @main(%x: tensor<32x48xf16>, %y: tensor<48x64xf16>) -> tensor<32x64xf32> {{
+  %r = graph.compute (%i, %j) {{
+    %s = graph.reduce add (%k in 48) {{
+      %a = graph.at %x[%i, %k] : tensor<32x48xf16>
+      %b = graph.at %y[%k, %j] : tensor<48x64xf16>
+      {term}
+      graph.yield %t : f32
+    }}
+    graph.yield %s : f32
+  }} : tensor<32x64xf32>
+  func.return %r : tensor<32x64xf32>
+}}
+"""
+WIDENED = """%c = arith.extf %a : f16 to f32
+      %d = arith.extf %b : f16 to f32
+      %t = arith.mulf %c, %d : f32"""
+PRODUCTS_OF_HALVES = "%c = arith.mulf %a, %b : f16\n%t = arith.extf %c : f16 to f32"
+SQUARES = WIDENED.replace("%t", "%e") + "\n%t = arith.mulf %e, %d : f32"
+
+
+@pytest.mark.parametrize(
+    ("term", "expected"),
+    [(WIDENED, (0, 1)), (PRODUCTS_OF_HALVES, None), (SQUARES, None)],
+    ids=["widened", "rounded to halves", "squares"],
+)
+def test_which_terms_tensor_cores_add(term: str, expected: tuple[int, int] | None) -> None:
+    module = Parser(treadle_context(), ROUNDED.format(term=term)).parse_module()
+    (compute,) = (op for op in module.walk() if isinstance(op, ComputeOp))
+    assert workload_of(compute).factors == expected
 
 
 def test_precision_is_asked_for() -> None:

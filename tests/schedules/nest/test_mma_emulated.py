@@ -74,7 +74,8 @@ def turned(graph: Graph, n: int) -> Any:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, its operands perhaps transposed, to which a row may be added before relu."""
+    """A product of matrices, its operands perhaps transposed, or computed by relu before; a row may be added to it
+    before relu."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -82,6 +83,7 @@ class Product:
     dtype: str = "float16"
     transposed: str = ""
     layer: bool = False
+    computed: bool = False
 
     def inputs(self) -> list[Array]:
         shapes = [shape[::-1] if name in self.transposed else shape for name, shape in (("a", self.a), ("b", self.b))]
@@ -90,6 +92,8 @@ class Product:
     def module(self) -> ModuleOp:
         graph = Graph(*self.inputs())
         operands = [turned(graph, n) if name in self.transposed else graph[n] for n, name in enumerate("ab")]
+        if self.computed:
+            operands = [graph.add(UnaryOp("relu", each)) for each in operands]
         value = graph.add(MatmulOp(*operands))
         if self.layer:
             value = graph.add(UnaryOp("relu", graph.add(BinaryOp("add", value, graph[2]))))
@@ -100,6 +104,7 @@ class Product:
         """The exact result, and the sums of its terms' magnitudes."""
         a, b, *rows = (each.astype(np.float64) for each in self.inputs())
         a, b = (m.T if name in self.transposed else m for name, m in (("a", a), ("b", b)))
+        a, b = (np.maximum(m, 0) if self.computed else m for m in (a, b))
         exact, magnitude = a @ b, np.abs(a) @ np.abs(b)
         for row in rows:
             exact, magnitude = np.maximum(exact + row, 0), magnitude + np.abs(row)
@@ -123,6 +128,8 @@ CASES: Mapping[str, Product] = {
     "64 KiB of stages": Product((130, 70), (70, 140), LARGE + shared("%k0", "vector 8 buffers 4 async")),
     "transposed": Product((66, 50), (50, 68), HALVES + shared("%k0", AHEAD), transposed="ab"),
     "transposed, bf16": Product((66, 50), (50, 68), HALVES + shared("%k0", FETCHED), "bfloat16", transposed="a"),
+    "computed": Product((66, 50), (50, 68), HALVES + shared("%k0", AHEAD), computed=True),
+    "computed, fetched": Product((34, 72), (72, 40), HALVES + shared("%k0", FETCHED), "bfloat16", computed=True),
     "8 columns": Product((37, 53), (53, 61), NARROW + shared("%k0", AHEAD)),
     "8 columns, transposed": Product((16, 48), (48, 24), NARROW + shared("%k0", FETCHED), transposed="b"),
     "levels": Product((97, 72), (72, 101), LEVELS + shared("%k0", AHEAD), layer=True),

@@ -258,10 +258,10 @@ TF32 = StringAttr("tf32")
 
 
 def _factors(reduce: ReduceOp, reads: Sequence[Read], *, allows_tf32: bool) -> tuple[int, int] | None:
-    """The two reads of floats whose product each term is, in f32."""
+    """The two reads of floats whose product each term is, computed and added in f32."""
     terms = [n for n, read in enumerate(reads) if read.is_term]
     multiplied = [op for op in reduce.body.block.ops if isinstance(op, arith.MulfOp)]
-    if not _is_product(reduce) or len(terms) != 2 or len(multiplied) != 1 or reduce.result.type != f32:
+    if not _is_product(reduce) or len(terms) != 2 or [op.result.type for op in multiplied] != [f32]:
         return None
     elements, exact = {reads[n].element for n in terms}, (f16, bf16, *((f32,) if allows_tf32 else ()))
     return (terms[0], terms[1]) if len(elements) == 1 and elements <= {*exact} else None
