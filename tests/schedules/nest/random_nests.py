@@ -225,8 +225,9 @@ def scheduled_by(case: Case, target: Target, program_of: Callable[[Workload], Pr
 def scheduled_module(
     module: ModuleOp, target: Target, program_of: Callable[[Workload], ProgramOp], options: CompileOptions | None = None
 ) -> ModuleOp:
-    """A module of graph operators after stage `schedule`, its last group scheduled by a program."""
-    after = "graph" if options is None else "import"
+    """A module of graph operators, or of groups, after stage `schedule`, its last group scheduled by a program."""
+    grouped = any(isinstance(op, FusedOp) for op in module.walk())
+    after = "fuse" if grouped else "graph" if options is None else "import"
     lower(treadle_context(), module, target, after=after, to="schedule", options=options)
     fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
     program = program_of(workload_of(anchor_of(fused)))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 
 from tests.helpers.emulated_batch import TARGET, EmulatedProgram, PrintedKernels, compile_programs, print_program
 from tests.helpers.graphs import Graph
 from tests.helpers.program_batch import Backend, ProgramBatch
 from tests.schedules.nest.random_nests import scheduled_module
 from tests.schedules.nest.test_nest import program
-from tests.schedules.tensor_cores import DTYPES, Array, sample
+from tests.schedules.tensor_cores import DTYPES, Array, in_one_group, sample
 from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.target import Target
 from treadle.target.options import CompileOptions
@@ -67,7 +67,7 @@ def shared(at: str, how: str, reads: str = "01") -> str:
     return "".join(f'schedule.stage {n} at {at} in "shared" {how}\n' for n in reads)
 
 
-def turned(graph: Graph, n: int) -> Any:
+def turned(graph: Graph, n: int) -> SSAValue:
     """A matrix that lies transposed in memory."""
     return graph.add(TransposeOp(graph[n], [1, 0]))
 
@@ -91,14 +91,18 @@ class Product:
 
     def module(self) -> ModuleOp:
         graph = Graph(*self.inputs())
+        options = CompileOptions("tf32" if self.dtype == "float32" else "f32")
+        module = in_one_group(graph, self._write)[0] if self.computed else graph.module(self._write(graph))
+        return scheduled_module(module, GPU, lambda _: program(self.text, "cuda"), options)
+
+    def _write(self, graph: Graph) -> SSAValue:
         operands = [turned(graph, n) if name in self.transposed else graph[n] for n, name in enumerate("ab")]
         if self.computed:
             operands = [graph.add(UnaryOp("relu", each)) for each in operands]
         value = graph.add(MatmulOp(*operands))
-        if self.layer:
-            value = graph.add(UnaryOp("relu", graph.add(BinaryOp("add", value, graph[2]))))
-        options = CompileOptions("tf32" if self.dtype == "float32" else "f32")
-        return scheduled_module(graph.module(value), GPU, lambda _: program(self.text, "cuda"), options)
+        if not self.layer:
+            return value
+        return graph.add(UnaryOp("relu", graph.add(BinaryOp("add", value, graph[2]))))
 
     def expected(self) -> tuple[Array, Array]:
         """The exact result, and the sums of its terms' magnitudes."""
