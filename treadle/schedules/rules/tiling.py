@@ -524,8 +524,8 @@ CUDA: tuple[Rule, ...] = (
     staged("shared", ahead=True),
     unrolled,
 )
-"""For GPUs. Nests on tensor cores are among them since the best of 400 random ones is predicted to take 0.69 to 1.15
-times as long as the best of all of `matmul_mma`, 0.92 in the median of eight products on sm_80
+"""For GPUs. Nests on tensor cores are among them since the best of 400 random ones is predicted to take 0.70 to 1.30
+times as long as the best of all of `matmul_mma`, 0.93 in the median of eight products on sm_80
 (`python -m benchmarks.composition`)."""
 
 
