@@ -291,7 +291,8 @@ def tensorized(word: str) -> Rule:
     16 columns and the terms of one instruction. Threads of the word are warps, and tiles are counted in products.
 
     It applies to sums of products of two reads that tensor cores multiply exactly: of f16 or bf16, and of f32 where
-    `precision = "tf32"` allows it. Reads have to be staged in shared memory by a rule that follows.
+    `precision = "tf32"` allows it. Reads have to be staged in shared memory by a rule that follows. Rules of `tiled`
+    come behind it: they leave no draft without levels.
 
     ```mlir
     %i, %j, %k = schedule.axes 2 spatial, 1 reduction
