@@ -35,7 +35,8 @@ from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.passes.schedule.construct import decision, search_of
 from treadle.passes.schedule.schedule_select import default_schedule, placed
 from treadle.schedules.rules.programs import programs
-from treadle.schedules.rules.tiling import cross_thread, fused, staged, tiled, unrolled
+from treadle.schedules.rules.staging import staged
+from treadle.schedules.rules.tiling import cross_thread, fused, tiled, unrolled
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.evolution import Evolution
 from treadle.schedules.search.greedy import Greedy

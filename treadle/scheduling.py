@@ -36,6 +36,7 @@ from treadle.schedules.rules import (
     staged,
     templates,
     tensor_cores,
+    tensorized,
     tiled,
     unrolled,
     vector_lanes,
@@ -182,6 +183,6 @@ __all__ = [
     "Anchor", "Choice", "Choices", "Draft", "Index", "KernelBuilder", "Knob", "MemorySpace", "Predicate",
     "Registration", "Rule", "TaskMapping", "Template", "all_of", "check_divides", "check_limit", "check_limits",
     "cross_thread", "default_rules", "emit_element", "fused", "kernel_builder", "located", "number", "register_rule",
-    "register_template", "repeat", "spatial", "staged", "templates", "tensor_cores", "tiled", "unrolled",
+    "register_template", "repeat", "spatial", "staged", "templates", "tensor_cores", "tensorized", "tiled", "unrolled",
     "vector_lanes", "vectorised",
 ]  # fmt: skip

@@ -13,12 +13,12 @@ from treadle.dialects.graph import MatmulOp, ReductionOp, UnaryOp
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule
+from treadle.schedules.rules.staging import located, staged
 from treadle.schedules.rules.templates import templates, tensor_cores
 from treadle.schedules.rules.tiling import (
     cross_thread,
     fused,
-    located,
-    staged,
+    tensorized,
     tiled,
     unrolled,
     vector_lanes,
@@ -74,6 +74,7 @@ SHOWN = (
     Shown("templates", templates, templates, _sums(4096, 768), "sm_80"),
     Shown("tensor_cores", tensor_cores, tensor_cores, _product(1024, 4096, 1024, "float16"), "sm_80"),
     Shown("fused", fused, fused, _RELU),
+    Shown('tensorized("SSRRS")', tensorized("SSRRS"), tensorized, _product(1024, 4096, 1024, "float16"), "sm_80"),
     Shown('tiled("SSRSRS")', tiled("SSRSRS"), tiled, _DENSE),
     Shown('tiled("SSSRRSRS")', tiled("SSSRRSRS"), tiled, _DENSE, "sm_80"),
     Shown('tiled("SRSSRRS")', tiled("SRSSRRS"), tiled, _product(64, 64, 8192), "sm_80"),

@@ -17,6 +17,8 @@
 // CHECK-NEXT: schedule.stage 0 at %place of (%k0, %k1) in "register"
 // CHECK-NEXT: schedule.stage 1 at 0 of (%k0) in "register"
 // CHECK-NEXT: schedule.mark unroll %k1
+// CHECK-NEXT: %u = schedule.sample "unroll" from [0, 16, 64, 512]
+// CHECK-NEXT: schedule.unroll %u
 schedule.program @dense for "cuda" {
   %i, %j, %k = schedule.axes 2 spatial, 1 reduction
   %ti, %tj = schedule.sample_tile "threads" 2 from [1, 2, 4, 8, 16, 32] product 64 to 512 step 32 taken [8, 16]
@@ -34,6 +36,8 @@ schedule.program @dense for "cuda" {
   schedule.stage 0 at %place of (%k0, %k1) in "register"
   schedule.stage 1 at 0 of (%k0) in "register"
   schedule.mark unroll %k1
+  %u = schedule.sample "unroll" from [0, 16, 64, 512]
+  schedule.unroll %u
 }
 
 // CHECK: schedule.program @convolution for "cpu" {
@@ -48,6 +52,22 @@ schedule.program @convolution for "cpu" {
   %c0, %c1 = schedule.split %c by (%b)
   schedule.arrange block(%p0, %c0) repeat(%p1) loop(%k) repeat(%c1)
   schedule.mark vector %c1
+}
+
+// CHECK: schedule.program @tensor_cores for "cuda" {
+// CHECK: schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
+// CHECK: schedule.swizzle %i0, %j0 by 8
+// CHECK-NEXT: schedule.unroll 16
+schedule.program @tensor_cores for "cuda" {
+  %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+  %i0, %i1, %i2, %i3 = schedule.split %i by (2, 2, 16)
+  %j0, %j1, %j2, %j3 = schedule.split %j by (2, 1, 16)
+  %k0, %k1, %k2 = schedule.split %k by (2, 16)
+  schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
+  schedule.stage 0 at %k0 in "shared" vector 8 buffers 3 async
+  schedule.stage 1 at %k0 in "shared" vector 8 buffers 3 async
+  schedule.swizzle %i0, %j0 by 8
+  schedule.unroll 16
 }
 
 // CHECK: schedule.program @template for "cuda" {

@@ -19,6 +19,7 @@ from treadle.errors import TreadleError
 HEAD = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 %i0, %i1 = schedule.split %i by (4)
 """
+PRODUCT = HEAD.replace("%k = schedule.axes 2 spatial, 1", "%k, %l = schedule.axes 2 spatial, 2")
 ARRANGE = "schedule.arrange block(%i0, %j) loop(%k) repeat(%i1)\n"
 
 
@@ -88,6 +89,15 @@ def test_a_whole_program_is_valid() -> None:
         (HEAD + "schedule.arrange", "each role needs levels, and each level a role"),
         (HEAD + "schedule.arrange block() loop(%k)", "each role needs levels, and each level a role"),
         (HEAD + ARRANGE.rstrip() + " min_blocks_per_sm 0", "min_blocks_per_sm is below 1"),
+        # tensor cores
+        (PRODUCT + "schedule.arrange block(%i0) mma(%i1, %j, %k) loop(%l)", "the role mma comes once, last"),
+        (
+            PRODUCT + "schedule.arrange block(%i0) loop(%l) mma(%i1, %j)",
+            "mma takes a level of each of two spatial axes, then one of a reduction axis",
+        ),
+        (PRODUCT + "schedule.arrange block(%i0) mma(%i1, %k, %j) loop(%l)", "the role mma comes once, last"),
+        (PRODUCT + "schedule.arrange block(%j) loop(%l) mma(%i0, %i1, %k)", "mma takes a level of each of two spatial"),
+        (PRODUCT + "schedule.arrange block(%i0) loop(%l) mma(%i1, %k, %j)", "mma takes a level of each of two spatial"),
         # stages and marks
         (
             HEAD + ARRANGE + 'schedule.stage 0 at %i1 in "shared"',
@@ -106,11 +116,24 @@ def test_a_whole_program_is_valid() -> None:
         (HEAD + ARRANGE + 'schedule.stage 0 at 0 of () in "shared"', "place 0 of 0 levels: expected a level, or 0"),
         (HEAD + ARRANGE + "schedule.mark vector %k", "level %k is marked vector, and is not innermost"),
         (HEAD + ARRANGE + "schedule.mark unroll %i", "schedule.mark at %i, which has no role"),
+        (HEAD + ARRANGE + "schedule.unroll 4\nschedule.unroll 16", "schedule.unroll comes once"),
+        (
+            'schedule.unroll 4\nschedule.template "t" {}',
+            "schedule.unroll beside schedule.template, which schedules all",
+        ),
         (HEAD + ARRANGE + "schedule.mark hot %k", "unknown mark 'hot': expected unroll, vector"),
         (
             '%i = schedule.axes 1 spatial, 0 reduction\n%a, %b = schedule.split %i by (2)\nschedule.template "t" {}',
             "schedule.split beside schedule.template, which schedules all",
         ),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 0", "a group has 0 rows: expected 1 or more"),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 4\nschedule.swizzle %i0, %j by 8", "swizzle comes once"),
+        (
+            HEAD + ARRANGE + "schedule.swizzle %j, %i0 by 4",
+            "schedule.swizzle of %j and %i0: expected neighbours in block",
+        ),
+        (HEAD + ARRANGE + "schedule.swizzle %i1, %j by 4", "schedule.swizzle of %i1 and %j: expected neighbours"),
+        (HEAD + ARRANGE + "schedule.swizzle %i, %j by 4", "schedule.swizzle at %i, which has no role"),
         # samples
         ('%a = schedule.sample "x" from []', "sample 'x' has values of 0 kinds: expected one"),
         ('%a = schedule.sample "x" from [1, true]', "sample 'x' has values of 2 kinds: expected one"),
@@ -166,7 +189,9 @@ def test_what_is_rejected(body: str, says: str) -> None:
     ("body", "says"),
     [
         (HEAD + "schedule.arrange block(%i0, %j) thread(%i1) loop(%k)", "a CPU has no threads in a block"),
+        (HEAD + "schedule.arrange block(%i0) mma(%i1, %j, %k)", "a CPU has no threads in a block and no warps"),
         (HEAD + ARRANGE + 'schedule.stage 0 at %k in "shared"', "a CPU has no shared memory: expected register"),
+        (HEAD + ARRANGE + "schedule.swizzle %i0, %j by 4", "schedule.swizzle of a CPU"),
     ],
 )
 def test_what_a_cpu_rejects(body: str, says: str) -> None:

@@ -36,6 +36,7 @@ from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import Workload, workload_of
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 
 Array = NDArray[Any]
 MOST_UNROLLED = 48
@@ -218,8 +219,16 @@ def scheduled(case: Case, seed: int, target: Target, *, is_plain: bool = False) 
 
 def scheduled_by(case: Case, target: Target, program_of: Callable[[Workload], ProgramOp]) -> ModuleOp:
     """The case after stage `schedule`, its last group scheduled by a program."""
-    module = case.module()
-    lower(treadle_context(), module, target, after="graph", to="schedule")
+    return scheduled_module(case.module(), target, program_of)
+
+
+def scheduled_module(
+    module: ModuleOp, target: Target, program_of: Callable[[Workload], ProgramOp], options: CompileOptions | None = None
+) -> ModuleOp:
+    """A module of graph operators, or of groups, after stage `schedule`, its last group scheduled by a program."""
+    grouped = any(isinstance(op, FusedOp) for op in module.walk())
+    after = "fuse" if grouped else "graph" if options is None else "import"
+    lower(treadle_context(), module, target, after=after, to="schedule", options=options)
     fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
     program = program_of(workload_of(anchor_of(fused)))
     module.body.block.add_op(program)

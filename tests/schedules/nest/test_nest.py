@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
@@ -72,6 +74,47 @@ def test_levels_have_trips_and_strides() -> None:
     assert (nest.overhangs(i), nest.overhangs(j)) == (True, False)
     assert [level.vector for level in tile] == [False, True]
     assert nest.groups[3].levels[0].unroll
+
+
+LOOPS = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
+%i0, %i1 = schedule.split %i by (2)
+%j0, %j1 = schedule.split %j by (16)
+%k0, %k1, %k2 = schedule.split %k by (3, 4)
+schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) loop(%k2) repeat(%i1, %j1)
+"""
+"""Loops of 3, 3 and 4 iterations around 32 terms."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(0, ()), (3, ()), (4, (4,)), (11, (4,)), (12, (4, 3)), (16, (4, 3)), (36, (4, 3, 3))]
+)
+def test_loops_are_unrolled_from_the_innermost_up_to_a_limit(limit: int, expected: tuple[int, ...]) -> None:
+    nest = nest_of(program(LOOPS + f"schedule.unroll {limit}"), {}, DENSE_WORK, CPU)
+    assert tuple(level.trips for level in reversed(nest.levels) if level.unroll) == expected
+    assert nest.unrolled_terms == 32 * prod(expected)
+
+
+def test_the_limit_of_unrolling_is_sampled() -> None:
+    body = LOOPS + '%u = schedule.sample "unroll" from [0, 16, 64, 512]\nschedule.unroll %u'
+    nests = [nest_of(program(body), {"unroll": limit}, DENSE_WORK, CPU) for limit in (0, 16, 64, 512)]
+    assert [sum(level.unroll for level in nest.levels) for nest in nests] == [0, 2, 3, 3]
+    assert nests[2] == nests[3], "one kernel, of which a search measures one"
+
+
+def test_what_unrolling_leaves_alone() -> None:
+    """Loops of which compilers would see too many terms, those that fill stages ahead, and of vectors."""
+    large = LOOPS.replace("(16)", "(64)").replace("(2)", "(10)")
+    nest = nest_of(program(large + "schedule.unroll 512"), {}, DENSE_WORK, CPU)
+    assert (nest.accumulators, nest.unrolled_terms) == (640, 640 * 4 * 3), "36 would be 23040"
+    ahead = LOOPS.replace("block(%i0, %j0)", "block(%i0, %j0) thread(%i1)").replace("repeat(%i1, %j1)", "repeat(%j1)")
+    ahead += 'schedule.stage 0 at %k1 in "shared" buffers 2\nschedule.unroll 512'
+    nest = nest_of(program(ahead, "cuda"), {}, DENSE_WORK, Target.parse("sm_80"))
+    assert [level.trips for level in nest.levels if level.unroll] == [4]
+    lanes = (
+        "schedule.arrange block(%i0, %j0) repeat(%i1, %j1) loop(%k0) loop(%k1) loop(%k2)\nschedule.mark vector %k2\n"
+    )
+    body = LOOPS[: LOOPS.index("schedule.arrange")] + lanes
+    assert not any(level.unroll for level in nest_of(program(body + "schedule.unroll 64"), {}, DENSE_WORK, CPU).levels)
 
 
 def test_fused_axes_are_one() -> None:

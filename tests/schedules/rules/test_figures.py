@@ -17,12 +17,14 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
 from treadle.schedules.rules import Draft, Rule, programs
 from treadle.schedules.rules.programs import drafts
+from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates, tensor_cores
-from treadle.schedules.rules.tiling import fused, staged, tiled, unrolled, vectorised
+from treadle.schedules.rules.tiling import fused, tensorized, tiled, unrolled, vectorised
 from treadle.schedules.search.programs import replay
 from treadle.schedules.template import LimitError
 
@@ -115,10 +117,10 @@ def test_a_gpu_needs_two_spatial_levels_first() -> None:
 
 
 def test_figure_5_composed_modules_multiply() -> None:
-    """A template; a tiling, with its operands staged in two ways or not, each of which is unrolled or not."""
+    """A template; a tiling, with its operands staged in two ways or not; each of these is vectorised and unrolled."""
     of, rules = anchor("GMM"), [templates, fused, tiled("SSRSRS"), staged("register", alone=True), vectorised, unrolled]
     counts = [len(programs(of, CPU, rules[: n + 1])) for n in range(len(rules))]
-    assert counts == [1, 1, 2, 4, 4, 7]
+    assert counts == [1, 1, 2, 4, 4, 4]
     names = [program.sym_name.data for program in programs(of, CPU, rules)]
     assert len(set(names)) == len(names) and "matmul_cpu" in names
 
@@ -190,6 +192,23 @@ def test_appendix_a3_tensor_cores_are_one_instruction() -> None:
     decisions = {"block": (128, 128), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1}
     replayed = replay(by_name["matmul_mma"], decisions, anchor_of(group), GPU)
     assert isinstance(replayed, UseAttr) and replayed.knobs() == {**decisions, "split_k": 1}
+
+
+def test_appendix_a3_tiles_on_tensor_cores() -> None:
+    """Its decisions again, as levels around a product of a warp: sample_perfect_tile of five levels of rows and columns
+    and four of terms, the last of which are 16; copies to shared memory at the outermost loop, by vectors of 8."""
+    (group,) = groups_of(half(1024, 1024, 4096), GPU)
+    of, rules = anchor_of(group), [tensorized("SSRRSRS"), staged("shared", ahead=True), unrolled]
+    program = next(p for p in programs(of, GPU, rules) if "async" in str(p))
+    decisions = {
+        "threads": (2, 4), "tile": (2, 2), "registers": (2, 1), "depth 0": (2,), "depth 1": (1,), "vector": 8,
+        "buffers": 2, "unroll": 16,
+    }  # fmt: skip
+    nest = replay(program, decisions, of, GPU)
+    assert isinstance(nest, Nest) and nest.product is not None
+    trips = [[level.trips for level in nest.levels if level.axis == axis] for axis in nest.axes]
+    assert trips == [[8, 2, 2, 2, 16], [32, 4, 2, 1, 16], [32, 2, 1, 16]]
+    assert (nest.grid, nest.threads, nest.accumulators) == (8 * 32, 32 * 2 * 4, 128 * 128 // 256)
 
 
 def test_appendix_a3_tiles_as_levels() -> None:

@@ -13,7 +13,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.sampling import SampleOp, SampleTileOp
-from treadle.dialects.schedule.staging import MarkOp, StageOp, TemplateOp
+from treadle.dialects.schedule.staging import MarkOp, StageOp, SwizzleOp, TemplateOp, UnrollOp
 from treadle.dialects.schedule.tiling import ArrangeOp, AxesOp, FuseOp, Role, SplitOp
 from treadle.dialects.syntax import Body
 
@@ -50,7 +50,13 @@ def check_nest(instructions: Sequence[Operation], kind: str) -> None:
                 _check_stage(op, arrange, kind)
             elif isinstance(op, MarkOp):
                 _check_mark(op, arrange)
-    marked = [op.name for op in instructions if isinstance(op, StageOp | MarkOp | SplitOp | FuseOp)]
+            elif isinstance(op, SwizzleOp):
+                _check_swizzle(op, arrange, kind)
+    for once in (UnrollOp, SwizzleOp):
+        if sum(isinstance(op, once) for op in instructions) > 1:
+            raise VerifyException(f"{once.name} comes once")
+    kinds = StageOp | MarkOp | UnrollOp | SwizzleOp | SplitOp | FuseOp
+    marked = [op.name for op in instructions if isinstance(op, kinds)]
     if marked and any(isinstance(op, TemplateOp) for op in instructions):
         raise VerifyException(f"{marked[0]} beside schedule.template, which schedules all")
 
@@ -109,17 +115,29 @@ def _check_roles(arrange: ArrangeOp, levels: dict[SSAValue, Level], kind: str) -
     roles: list[Role] = [role for role, _ in groups]
     if "block" in roles[1:]:
         raise VerifyException("the role block comes once, first")
-    if kind == "cpu" and "thread" in roles:
-        raise VerifyException("a CPU has no threads in a block: expected block, repeat and loop")
+    if kind == "cpu" and {"thread", "mma"} & set(roles):
+        raise VerifyException("a CPU has no threads in a block and no warps: expected block, repeat and loop")
     split_k = [level for role, values in groups if role == "block" for level in values if levels[level].is_reduction]
     if len(split_k) > 1:
         raise VerifyException("two reduction levels are in block")
+    if "mma" in roles:
+        _check_product(groups, levels)
     for role, values in groups:
         for value in values:
             if role == "loop" and not levels[value].is_reduction:
                 raise VerifyException(f"spatial level {_name(value)} is in loop: expected repeat")
             if role == "repeat" and levels[value].is_reduction:
                 raise VerifyException(f"reduction level {_name(value)} is in repeat: expected loop")
+
+
+def _check_product(groups: Sequence[tuple[Role, Sequence[SSAValue]]], levels: dict[SSAValue, Level]) -> None:
+    """`mma` is the last group: rows, columns and terms."""
+    *outer, (role, values) = groups
+    if role != "mma" or any(each == "mma" for each, _ in outer):
+        raise VerifyException("the role mma comes once, last")
+    kinds, axes = [levels[value].is_reduction for value in values], {levels[value].first for value in values}
+    if kinds != [False, False, True] or len(axes) < len(kinds):
+        raise VerifyException("mma takes a level of each of two spatial axes, then one of a reduction axis")
 
 
 def _check_order(placed: Sequence[SSAValue], levels: dict[SSAValue, Level]) -> None:
@@ -147,6 +165,17 @@ def _check_mark(op: MarkOp, arrange: ArrangeOp) -> None:
     _role(op.level, arrange, op.name)
     if op.mark.data == "vector" and op.level is not arrange.levels[-1]:
         raise VerifyException(f"level {_name(op.level)} is marked vector, and is not innermost")
+
+
+def _check_swizzle(op: SwizzleOp, arrange: ArrangeOp, kind: str) -> None:
+    """Rows and columns are neighbours in `block`, in this order."""
+    if kind == "cpu":
+        raise VerifyException("schedule.swizzle of a CPU, whose blocks run by threads in their order")
+    _, blocks = arrange.groups[0]
+    if _role(op.rows, arrange, op.name) != "block" or (op.rows, op.columns) not in pairwise(blocks):
+        raise VerifyException(
+            f"schedule.swizzle of {_name(op.rows)} and {_name(op.columns)}: expected neighbours in block"
+        )
 
 
 def _role(level: SSAValue, arrange: ArrangeOp, name: str) -> Role:
@@ -184,8 +213,10 @@ class ProgramOp(IRDLOperation):
     The instructions do not change loops: replayed, they build up a value, from which a kernel is written once.
     Rejected: another operation; two samples of one name; not exactly one `arrange` or `template`; an axis that is used
     up twice, or a level that has no role; levels of an axis out of order; `block` that is not first; a spatial level in
-    `loop`, a reduction level in `repeat`, two of them in `block`; threads and shared memory of a CPU; a stage at a
-    level of the register tile; a vector that is not innermost.
+    `loop`, a reduction level in `repeat`, two of them in `block`; `mma` that is not last, or not of two spatial levels
+    and one of the reduction; threads, shared memory and `mma` of a CPU; a stage at a level of the register tile; a
+    vector that is not innermost; two limits of unrolling; two
+    swizzles, or one of levels that are no neighbours in `block`, or of a CPU.
     """
 
     name = "schedule.program"

@@ -196,6 +196,93 @@ class MarkOp(IRDLOperation):
 
 
 @irdl_op_definition
+class UnrollOp(IRDLOperation):
+    """Which of the loops over the reduction are unrolled: from the innermost one on, as many as have no more iterations
+    together than the limit.
+
+    ```mlir
+    schedule.unroll 16
+    schedule.unroll %u
+    ```
+    0 is none. A vector's loop is not one of them, nor is one that stages fill ahead; and less is unrolled where the
+    compiler would take too long (`MOST_UNROLLED_TERMS`). Source: MetaSchedule (NeurIPS 2022), figure 5's
+    Parallel-Vectorize-Unroll, which samples the limit. Rejected: a limit below 0.
+    """
+
+    name = "schedule.unroll"
+    params = var_operand_def(ParamType)
+    numbers = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def()
+
+    def __init__(self, limit: Size):
+        super().__init__(operands=[sampled([limit])], properties={"numbers": sizes_attribute([limit])})
+
+    @property
+    def limit(self) -> Size:
+        """Iterations of the loops together."""
+        return joined(self.numbers, self.params)[0]
+
+    def verify_(self) -> None:
+        if isinstance(self.limit, int) and self.limit < 0:
+            raise VerifyException(f"the limit is {self.limit}: expected 0 or more")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        print_size(printer, self.limit)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> UnrollOp:
+        return cls(parse_size(parser))
+
+
+@irdl_op_definition
+class SwizzleOp(IRDLOperation):
+    """In which order blocks take the tiles of two levels: down some rows before they go right, so that blocks that run
+    together share the tiles that they read. The last group may have fewer rows.
+
+    ```mlir
+    schedule.swizzle %i0, %j0 by 8
+    schedule.swizzle %i0, %j0 by %g
+    ```
+    By 1 is the order of `schedule.arrange`, along the columns. Source: Hidet (ASPLOS 2023), section 6.2, thread-block
+    swizzle; CUTLASS' threadblock rasterization. Rejected: less than 1; levels that are no neighbours in `block`.
+    """
+
+    name = "schedule.swizzle"
+    rows = operand_def(AxisType)
+    columns = operand_def(AxisType)
+    params = var_operand_def(ParamType)
+    numbers = prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def()
+
+    def __init__(self, rows: SSAValue, columns: SSAValue, group: Size):
+        super().__init__(operands=[rows, columns, sampled([group])], properties={"numbers": sizes_attribute([group])})
+
+    @property
+    def group(self) -> Size:
+        """Rows of a group."""
+        return joined(self.numbers, self.params)[0]
+
+    def verify_(self) -> None:
+        if isinstance(self.group, int) and self.group < 1:
+            raise VerifyException(f"a group has {self.group} rows: expected 1 or more")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list([self.rows, self.columns], printer.print_ssa_value)
+        printer.print_string(" by ")
+        print_size(printer, self.group)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SwizzleOp:
+        rows = parser.parse_operand(AXIS)
+        parser.parse_punctuation(",")
+        columns = parser.parse_operand(AXIS)
+        parser.parse_keyword("by")
+        return cls(rows, columns, parse_size(parser))
+
+
+@irdl_op_definition
 class TemplateOp(IRDLOperation):
     """A template schedules the anchor; knobs are sampled or given, and those left out are the template's own affair.
 
@@ -273,4 +360,4 @@ def _parse_knob(parser: Parser) -> tuple[str, Choice | SSAValue]:
     return name, parse_choice(parser)
 
 
-__all__ = ["MARKS", "MEMORIES", "Mark", "MarkOp", "Memory", "StageOp", "TemplateOp"]
+__all__ = ["MARKS", "MEMORIES", "Mark", "MarkOp", "Memory", "StageOp", "SwizzleOp", "TemplateOp", "UnrollOp"]

@@ -35,7 +35,7 @@ from treadle.dialects.schedule.sampling import (
     sizes_attribute,
 )
 
-Role: TypeAlias = Literal["block", "thread", "repeat", "loop"]
+Role: TypeAlias = Literal["block", "thread", "repeat", "loop", "mma"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -153,14 +153,18 @@ class FuseOp(IRDLOperation):
 
 @irdl_op_definition
 class ArrangeOp(IRDLOperation):
-    """The whole nest, outermost first: which level is spread over blocks, over threads, repeated, or a serial loop.
+    """The whole nest, outermost first: which level is spread over blocks, over threads, repeated, a serial loop, or
+    multiplied by tensor cores.
 
     ```mlir
     schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3)
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
     ```
     It is a composition of task mappings with the reduction in between: `block` and `thread` are spatial, `repeat` is
     repeated, in the order written. A spatial level in `repeat` before the last `thread` is one of virtual threads; a
-    reduction level in `block` is split-k, in `thread` a reduction across threads.
+    reduction level in `block` is split-k, in `thread` a reduction across threads. `mma` is one product of a warp on
+    tensor cores, of the rows, columns and terms of its levels (MetaSchedule's tensorize, appendix A.3); beside it
+    `thread` levels are warps, and what a warp multiplies has to be staged in shared memory.
     Rejected: a role that there is not, or one without levels; see `schedule.program` for the rest.
     """
 

@@ -10,6 +10,7 @@ from math import gcd, prod
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.index.algebra import split_linear
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.schedules.kernel_builder import Index, KernelBuilder
@@ -137,11 +138,13 @@ class Layout:
     """A buffer whose dimensions are the levels that stand apart, then those of the tensor in another order.
 
     order: the tensor's dimensions, outermost first; padding: elements behind each row that are never used
+    swizzle: how chunks of rows are permuted
     """
 
     box: Box
     order: tuple[int, ...]
-    padding: int
+    padding: int = 0
+    swizzle: Swizzle | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,10 +173,49 @@ def layout_of(box: Box, rank_of_level: Sequence[int], nearest: Sequence[int], el
 
     order = tuple(sorted(range(len(box.extents)), key=inmost))
     if element_bytes is None:
-        return Layout(box, order, 0)
+        return Layout(box, order)
     unit, row = _VECTOR_BYTES // element_bytes, order[-1]
     line = next((dim for dim in reversed(nearest) if box.extents[dim] > 1), row)
     return Layout(box, order, unit if line != row and box.extents[row] % (2 * unit) == 0 else 0)
+
+
+@dataclass(frozen=True)
+class MatrixRows:
+    """How the box of an operand of a warp's products lies in rows of whole chunks of 16 bytes, which
+    `loop.load_matrix` loads.
+
+    along: the dimension of the tensor that a row runs along; along_k: whether that is the one that terms move along
+    """
+
+    along: int
+    along_k: bool
+
+
+def matrix_rows(box: Box, nearest: Sequence[int], own: int, k: int, element_bytes: int) -> MatrixRows | None:
+    """The rows of an operand whose rows, or columns, are the iterations of level `own`, and its terms those of `k`.
+
+    Of several the one that lies nearest in the tensor's own memory; None where no dimension's neighbours are neighbours
+    along one of both levels alone, beginning at multiples of 16 bytes whatever the other levels do. Elements other than
+    of 16 bits are not transposed while they are loaded: their rows run along the terms.
+    """
+    unit = _VECTOR_BYTES // element_bytes
+    for dim in reversed(nearest):
+        for level in (k, own) if element_bytes == 2 else (k,):
+            steps = box.place_steps(level)
+            alone = steps[dim] == 1 and sum(map(abs, steps)) == 1
+            others = (box.place_steps(n)[dim] for n in box.steps if n != level)
+            if alone and not any(size % unit for size in (box.extents[dim], box.low[dim], *others)):
+                return MatrixRows(dim, level == k)
+    return None
+
+
+def matrix_layout(box: Box, rows: MatrixRows, own: int, k: int, element_bytes: int) -> Layout:
+    """The layout whose rows are those, and neighbours across them what the other of both levels moves; swizzled, so
+    that neither copies nor loads of fragments meet in a bank."""
+    across = box.place_steps(own if rows.along_k else k)
+    others = [dim for dim in range(len(box.extents)) if dim != rows.along]
+    order = (*sorted(others, key=lambda dim: across[dim] != 0), rows.along)
+    return Layout(box, order, swizzle=swizzle_of_rows(box.extents[rows.along] * element_bytes, element_bytes))
 
 
 # A stage's buffer while the kernel is written: where in it an element is that was read at some position.
@@ -191,8 +233,11 @@ class StagedBuffer:
 
     def load(self, b: KernelBuilder, at: Mapping[int, Index]) -> Scalar:
         """The element that the read gives where the levels have done so many iterations."""
-        box = self.layout.box
-        return b.load(self.buffer, self._address(b, at, [b.index(low) for low in box.low]))
+        return b.load(self.buffer, self.indices(b, at))
+
+    def indices(self, b: KernelBuilder, at: Mapping[int, Index]) -> list[Index]:
+        """The buffer's indices of the element that the read gives where the levels have done so many iterations."""
+        return self._address(b, at, [b.index(low) for low in self.layout.box.low])
 
     def load_for(self, b: KernelBuilder, at: Mapping[int, Index], box: Box, place: Sequence[Index]) -> Scalar:
         """The element at a place of an inner stage's box; `at` has those levels, too, that stand apart in it."""

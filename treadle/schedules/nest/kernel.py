@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd, prod
@@ -12,160 +11,19 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import Scalar, widened
-from treadle.dialects.graph.dtypes import accumulator
-from treadle.dialects.graph.reduction import identity
-from treadle.dialects.loop import KernelOp, Space
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, kernel_builder, narrowed
+from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder, narrowed
+from treadle.schedules.nest.accumulators import Accumulators
+from treadle.schedules.nest.mma import FragmentAccumulators
 from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.staging import Pipeline, Stager
 from treadle.schedules.nest.workload import definition_of
-from treadle.schedules.split_k import PartialSums
+from treadle.schedules.split_k import block_coordinates
 from treadle.schedules.template import Anchor
 from treadle.target import Target
-
-# A thread's accumulators in a nest: lanes, threads and blocks that share an element fold their parts at the end.
-
-Unrolled = Callable[[Sequence[int], At, Callable[[At], None]], None]
-"""Writes unrolled loops over some levels."""
-
-
-class Accumulators:
-    """The accumulators of one position outside of the reduction.
-
-    Of each element there is one, or one for each lane of a vector that runs along the reduction.
-    """
-
-    def __init__(self, b: KernelBuilder, reduce: ReduceOp, nest: Nest, unrolled: Unrolled):
-        self._b, self._nest, self._kind, self._unrolled = b, nest, reduce.kind.data, unrolled
-        self._type = accumulator(reduce.result.type)
-        self._tile = [n for n in nest.tile if nest.levels[n].trips > 1]
-        self._lanes = [n for n in nest.vector_reduction if nest.levels[n].trips > 1]
-        self._shape = [nest.levels[n].trips for n in self._tile]
-        self._buffer = b.alloc("acc", [nest.levels[n].trips for n in (*self._tile, *self._lanes)] or [1], self._type)
-        self._total: SSAValue | None = None
-
-    def identity(self) -> Scalar:
-        """What folds to nothing."""
-        return self._b.constant(identity(self._kind, self._type), self._type)
-
-    def reset(self, at: At) -> None:
-        """Sets all to the identity."""
-        self._unrolled([*self._tile, *self._lanes], at, lambda inner: self._set(inner, self.identity()))
-
-    def add(self, at: At, term: Scalar) -> None:
-        """Folds one term into its accumulator."""
-        self._set(at, self._b.binary(self._kind, self._b.load(self._buffer, self._where(at)), term))
-
-    def each(self, at: At, body: Callable[[At, Scalar], None]) -> None:
-        """The elements of the tile with what was folded for each."""
-        self._unrolled(self._tile, at, lambda inner: body(inner, self._value(inner)))
-
-    def fold_threads(self, at: At) -> Predicate | None:
-        """Folds the parts of threads that share elements; whether the calling thread has the result."""
-        fold = self._nest.thread_fold
-        if fold is None:
-            return None
-        part = self._number(at, fold.levels)
-        if fold.lanes > 1:
-            self._unrolled(self._tile, at, lambda inner: self._fold_lanes(inner, fold.lanes))
-        if fold.lanes < fold.parts:
-            self._fold_warps(at, part, fold.lanes)
-        return part.equals(0)
-
-    @contextmanager
-    def folded_blocks(self, at: At) -> Generator[None]:
-        """Inside, where only an element's last block comes, are the elements of all blocks that share it."""
-        b, nest = self._b, self._nest
-        slices = [n for n in nest.slices if nest.levels[n].trips > 1]
-        if not slices:
-            yield
-            return
-        split, count = nest.levels[slices[0]].trips, prod(self._shape)
-        # Each position of a serial tile has sums and a counter of its own: its slices arrive once.
-        serial = [n for n in at if nest.roles[n] == "repeat"]
-        tile = self._number(at, [*nest.tiles, *serial])
-        tiles = nest.grid // split * prod(nest.levels[n].trips for n in serial)
-        sums = PartialSums(b, tiles, split, nest.threads, count, self._type, self._kind)
-
-        def element(v: Index, e: Index) -> Scalar:
-            where = (v * sums.lanes + e).delinearize(self._shape) if self._shape else [b.index(0)]
-            return b.load(self._buffer, where)
-
-        last = sums.keep(tile, at[slices[0]], element)
-        with b.when(last):
-            self._total = b.alloc("total", [count], self._type)
-            sums.add_up(tile, self._total)
-            yield
-            self._total = None
-
-    def _value(self, at: At) -> Scalar:
-        b, place = self._b, [at[n] for n in self._tile]
-        if self._total is not None:
-            return b.load(self._total, [_linear(b, place, self._shape)])
-        if not self._lanes:
-            return b.load(self._buffer, self._where(at))
-        # All that touches the accumulators is vectors, so that they stay in registers; elements are taken of the copy.
-        lanes = self._nest.levels[self._lanes[0]].trips
-        copy = b.alloc("lanes", [lanes], self._type)
-        with b.tasks(["lane"], repeat(lanes), unroll=True, vector=True) as (lane,):
-            b.store(b.load(self._buffer, [*place, lane]), copy, [lane])
-        first = self.identity()
-        return b.fold("lane", lanes, first, lambda lane, acc: b.binary(self._kind, acc, b.load(copy, [lane])))
-
-    def _fold_lanes(self, at: At, lanes: int) -> None:
-        self._set(at, self._b.fold_lanes(self._kind, self._value(at), lanes))
-
-    def _fold_warps(self, at: At, part: Index, lanes: int) -> None:
-        """Parts of an element by a tree in shared memory; `lanes` threads have the same one already."""
-        b, fold = self._b, self._nest.thread_fold
-        assert fold is not None
-        parts, others = fold.parts // lanes, self._nest.threads // fold.parts
-        scratch = b.alloc("scratch", [prod(self._shape), parts, others], self._type, Space.SHARED)
-        number, other = part // lanes, self._number(at, fold.others)
-        if any(self._nest.roles[n] in ("loop", "repeat") for n in at):
-            b.barrier()  # behind what the last round of an outer loop reads
-
-        def cell(inner: At, number: Index) -> list[Index]:
-            return [_linear(b, [inner[n] for n in self._tile], self._shape), number, other]
-
-        own = (part % lanes).equals(0) if lanes > 1 else None
-        self._unrolled(self._tile, at, lambda inner: b.store(self._value(inner), scratch, cell(inner, number), own))
-        b.barrier()
-        while parts > 1:
-            half = (parts + 1) // 2
-            folds = all_of([number < parts - half, own])
-
-            def fold_two(inner: At, half: int = half) -> None:
-                both = [b.load(scratch, cell(inner, each)) for each in (number, number + half)]
-                b.store(b.binary(self._kind, *both), scratch, cell(inner, number))
-
-            with b.when(folds):
-                self._unrolled(self._tile, at, fold_two)
-            b.barrier()
-            parts = half
-        self._unrolled(self._tile, at, lambda inner: self._set(inner, b.load(scratch, cell(inner, b.index(0)))))
-
-    def _number(self, at: At, numbers: Sequence[int]) -> Index:
-        """The number of the iterations of some levels taken together."""
-        moved = [n for n in numbers if n in at]
-        return _linear(self._b, [at[n] for n in moved], [self._nest.levels[n].trips for n in moved])
-
-    def _set(self, at: At, value: Scalar) -> None:
-        self._b.store(value, self._buffer, self._where(at))
-
-    def _where(self, at: At) -> list[Index]:
-        return [at[n] for n in (*self._tile, *self._lanes)] or [self._b.index(0)]
-
-
-def _linear(b: KernelBuilder, indices: Sequence[Index], shape: Sequence[int]) -> Index:
-    """The row-major position of an element."""
-    total = b.index(0)
-    for n, (index, extent) in enumerate(zip(indices, shape, strict=True)):
-        total = total * extent + index if n else index
-    return total
-
 
 # Which tiles of accumulators lie inside of all extents that tiles overhang: they need no masks and no clamps.
 
@@ -280,7 +138,8 @@ class _NestKernel:
     def build(self, name: str) -> KernelOp:
         """The finished kernel."""
         b, nest = self.b, self.nest
-        at = self._digits(b.block, nest.numbers("block")) | self._digits(b.thread, nest.numbers("thread"))
+        worker = b.thread if nest.product is None else b.thread // WARP
+        at = self._of_block() | self._digits(worker, nest.numbers("thread"))
         inside = () if self.reduce is None else nest.tile
         outer = [n for n in nest.numbers("repeat") if n not in inside]
         body = self._versions if self.reduce is not None else self._store
@@ -289,11 +148,22 @@ class _NestKernel:
         least = nest.min_blocks_per_sm
         return b.kernel(name, self.tensors, self.compute.type, nest.grid, nest.threads, comment, least)
 
-    def _digits(self, whole: Index, numbers: Sequence[int]) -> dict[int, Index]:
-        """The iterations of levels that are numbered together, the last one fastest."""
-        numbers = [n for n in numbers if self.nest.levels[n].trips > 1]
-        digits = whole.delinearize([self.nest.levels[n].trips for n in numbers]) if numbers else []
-        return dict(zip(numbers, digits, strict=True))
+    def _of_block(self) -> dict[int, Index]:
+        """The iterations of the levels of the calling block."""
+        numbers, swizzle = [*self.nest.numbers("block")], self.nest.swizzle
+        if swizzle is None:
+            return self._digits(self.b.block, numbers)
+        rows, columns = (self.nest.levels[n].trips for n in (swizzle.rows, swizzle.rows + 1))
+        numbers.remove(swizzle.rows + 1)
+        at = self._digits(self.b.block, numbers, {swizzle.rows: rows * columns})
+        row, column = block_coordinates(at[swizzle.rows], rows, columns, swizzle.group)
+        return {**at, swizzle.rows: row, swizzle.rows + 1: column}
+
+    def _digits(self, whole: Index, numbers: Sequence[int], taken: Mapping[int, int] | None = None) -> dict[int, Index]:
+        """The iterations of levels that are numbered together, the last one fastest; `taken`: other trips of some."""
+        trips = {n: self.nest.levels[n].trips for n in numbers} | dict(taken or {})
+        moved = {n: count for n, count in trips.items() if count > 1}
+        return dict(zip(moved, whole.delinearize([*moved.values()]) if moved else [], strict=True))
 
     def _staged(self, place: int, at: At, body: Callable[[], None]) -> None:
         """What is inside of a place whose stages are filled once."""
@@ -332,7 +202,7 @@ class _NestKernel:
     def _reduced(self, at: At) -> None:
         """A tile of accumulators: reset, folded over the loops and by those that share it, stored."""
         assert self.reduce is not None
-        accumulators = Accumulators(self.b, self.reduce, self.nest, self._unrolled)
+        accumulators = self._accumulators(self.reduce)
         accumulators.reset(at)
         first = self.nest.first_loop
         inside = [n for n, role in enumerate(self.nest.roles) if n >= first and role in ("loop", "repeat")]
@@ -341,10 +211,19 @@ class _NestKernel:
         with accumulators.folded_blocks(at):
             accumulators.each(at, lambda inner, total: self._store(inner, total, has_result))
 
+    def _accumulators(self, reduce: ReduceOp) -> Accumulators:
+        if self.nest.product is not None:
+            return FragmentAccumulators(self.b, reduce, self.nest, self._unrolled, self.body)
+        return Accumulators(self.b, reduce, self.nest, self._unrolled)
+
     def _fold(self, numbers: Sequence[int], at: At, accumulators: Accumulators) -> None:
         """Adds the terms to the accumulators: loops as they are, the innermost part of the tile unrolled."""
         if not any(self.nest.roles[n] == "loop" for n in numbers):
-            self._unrolled([*self.nest.virtual, *numbers], at, lambda inner: self._add(inner, accumulators))
+            inside = [*self.nest.virtual, *numbers]
+            if isinstance(accumulators, FragmentAccumulators):
+                accumulators.multiply(inside, at)
+            else:
+                self._unrolled(inside, at, lambda inner: self._add(inner, accumulators))
             return
         number, rest = numbers[0], numbers[1:]
         loop = self.pipeline.loop if self.nest.roles[number] == "loop" else self._loop

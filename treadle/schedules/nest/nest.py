@@ -6,19 +6,31 @@ composition of Hidet's task mappings (ASPLOS 2023, section 5.1) with the reducti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.tiles import PRODUCT_K, WARP
 from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.errors import TreadleError
 from treadle.index.expr import Expr
-from treadle.schedules.nest.box import Box, Layout, Moving, box_of, in_levels, layout_of
+from treadle.schedules.nest.box import (
+    Box,
+    Layout,
+    MatrixRows,
+    Moving,
+    box_of,
+    in_levels,
+    layout_of,
+    matrix_layout,
+    matrix_rows,
+)
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.template import check_limit
+from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N
 from treadle.target import Target
 
 # What a nest cannot be: stages of reads that have no box, and more than the hardware has.
@@ -41,6 +53,8 @@ def check_nest(nest: Nest, target: Target, where: str) -> None:
     for stage in nest.stages:
         _check_stage(nest, stage, f"{where}, stage of read {stage.read}")
     _check_pairs(nest, where)
+    if nest.product is not None:
+        _check_product(nest, target, where)
     if target.is_cuda:
         _check_gpu(nest, target, where)
     else:
@@ -103,12 +117,48 @@ def _check_pairs(nest: Nest, where: str) -> None:
                 )
 
 
+def _check_product(nest: Nest, target: Target, where: str) -> None:
+    if not target.peak_f16_tensor:
+        message = f"{target.name} has no tensor cores with the products of mma"
+        raise TreadleError(message, where, "sm_80 and later architectures")
+    if nest.factors is None:
+        message = "the terms are no products of two reads, one of the rows of mma and one of its columns"
+        raise TreadleError(message, where, "a sum of products of f16 or of bf16, or of f32 that allows tf32")
+    reads, levels = nest.workload.reads, nest.levels
+    row, column, k = nest.product_levels
+    rows, columns, terms = levels[row].trips, levels[column].trips, levels[k].trips
+    depth = PRODUCT_K[reads[nest.factors[0]].element]
+    if (rows, terms) != (PRODUCT_M, depth) or columns not in (PRODUCT_N, 2 * PRODUCT_N):
+        accepted = f"{PRODUCT_M} x {PRODUCT_N} x {depth}, or {PRODUCT_M} x {2 * PRODUCT_N} x {depth}"
+        raise TreadleError(f"an mma of {rows} x {columns} x {terms}", where, accepted)
+    if any(levels[n].axis.is_reduction for n in nest.numbers("thread")):
+        raise TreadleError("a reduction level is in thread beside mma", where, "block or loop")
+    for axis in nest.axes:
+        whole = all(reads[n].ends_with(axis.first, axis.shape[0]) for n in nest.factors)
+        if axis.is_reduction and nest.overhangs(axis) and not whole:
+            message = f"levels of {nest.covered(axis)} terms, of which those beyond {axis.extent} are not 0"
+            raise TreadleError(message, where, f"factors that divide {axis.extent}")
+    for stage in nest.stages_in("shared"):
+        if stage.read in nest.factors and nest.matrix_rows(stage) is None:
+            message = f"no rows of whole 16 bytes for the matrices of mma in the stage of read {stage.read}"
+            raise TreadleError(message, where, "tiles whose rows lie along a level of mma")
+
+
+def check_staged(nest: Nest, where: str) -> None:
+    """TreadleError unless what tensor cores multiply comes from shared memory."""
+    for read in nest.unstaged:
+        memories = " and ".join(stage.memory for stage in nest.stages if stage.read == read)
+        message = f"read {read} of mma is staged in {memories or 'no faster memory'}"
+        raise TreadleError(message, where, f'schedule.stage {read} in "shared", and in no registers')
+
+
 def _check_gpu(nest: Nest, target: Target, where: str) -> None:
     if not target.copies_asynchronously and any(stage.is_async for stage in nest.stages):
         raise TreadleError(f"{target.name} has no asynchronous copies", where, "stages that are not async")
     check_limit("threads", nest.threads, target.max_threads_per_block, where)
     shared = nest.staged_bytes("shared") + nest.scratch_bytes
-    check_limit("bytes of shared memory", shared, target.shared_per_block_static, where)
+    most = target.shared_per_block_static if nest.product is None else target.shared_per_block
+    check_limit("bytes of shared memory", shared, most, where)
     registers, least = registers_of(nest), nest.min_blocks_per_sm or 1
     check_limit("registers of a thread", registers, target.registers_per_thread, where)
     whole = registers * nest.threads * least
@@ -116,7 +166,8 @@ def _check_gpu(nest: Nest, target: Target, where: str) -> None:
 
 
 def registers_of(nest: Nest) -> int:
-    """An estimate of the registers of a GPU's thread: accumulators, stages, what is fetched ahead, and some more."""
+    """An estimate of the registers of a GPU's thread: accumulators, fragments, stages, what is fetched ahead, and some
+    more."""
     words = nest.accumulators * -(-nest.workload.accumulator_bytes // 4)
     staged = sum(-(-stage_bytes // 4) for stage_bytes in nest.stage_bytes("register"))
     ahead = [
@@ -124,7 +175,27 @@ def registers_of(nest: Nest) -> int:
         for stage, size in zip(nest.stages_in("shared"), nest.stage_bytes("shared"), strict=True)
         if stage.buffers > 1 and not stage.is_async
     ]
-    return words + staged + sum(ahead) + OTHER_REGISTERS
+    return words + nest.fragment_registers + staged + sum(ahead) + OTHER_REGISTERS
+
+
+def unrolled(nest: Nest, limit: int) -> Nest:
+    """The nest with those of its innermost loops unrolled that have at most so many iterations together, and write out
+    no more terms than `MOST_UNROLLED_TERMS`. The loop of a vector ends them, and one whose stages are filled ahead."""
+    chosen, body, terms = set[int](), 1, nest.unrolled_terms
+    for n in reversed(nest.numbers("loop")):
+        level = nest.levels[n]
+        is_ahead = any(stage.compute_at == n + 1 and stage.buffers > 1 for stage in nest.stages)
+        body *= level.trips
+        terms *= 1 if level.unroll else level.trips
+        if level.vector or is_ahead or body > limit or terms > MOST_UNROLLED_TERMS:
+            break
+        chosen |= {n} if level.trips > 1 else set()
+    numbers = iter(range(len(nest.levels)))
+    groups = [
+        replace(g, levels=tuple(replace(level, unroll=next(numbers) in chosen or level.unroll) for level in g.levels))
+        for g in nest.groups
+    ]
+    return replace(nest, groups=tuple(groups))
 
 
 @dataclass(frozen=True)
@@ -186,6 +257,14 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Swizzle:
+    """Blocks go down `group` iterations of level `rows` before they go along the next level."""
+
+    rows: int
+    group: int
+
+
+@dataclass(frozen=True)
 class ThreadFold:
     """How threads fold the parts of an element that they share.
 
@@ -204,13 +283,14 @@ class Nest:
     """The whole nest, outermost first. Levels are numbered in that order, and a place is the number of the first level
     below it.
 
-    stages: those of one read from the outermost in
+    stages: those of one read from the outermost in; swizzle: None for blocks in the order of the levels
     """
 
     workload: Workload
     groups: tuple[Group, ...]
     stages: tuple[Stage, ...] = ()
     min_blocks_per_sm: int | None = None
+    swizzle: Swizzle | None = None
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
@@ -244,7 +324,53 @@ class Nest:
     @cached_property
     def threads(self) -> int:
         """Threads of a block."""
-        return prod(self.levels[n].trips for n in self.numbers("thread"))
+        workers = prod(self.levels[n].trips for n in self.numbers("thread"))
+        return workers if self.product is None else workers * WARP
+
+    @cached_property
+    def product(self) -> tuple[int, int, int] | None:
+        """The levels of the rows, columns and terms that a warp multiplies at once; None without tensor cores."""
+        numbers = self.numbers("mma")
+        return (numbers[0], numbers[1], numbers[2]) if numbers else None
+
+    @property
+    def product_levels(self) -> tuple[int, int, int]:
+        """The same of a nest on tensor cores."""
+        assert self.product is not None
+        return self.product
+
+    @cached_property
+    def factors(self) -> tuple[int, int] | None:
+        """The reads that tensor cores multiply, that of the rows first; None where the terms are not their product."""
+        reads, pair = self.workload.reads, self.workload.factors
+        if self.product is None or pair is None:
+            return None
+        rows, columns, _ = (self.levels[n].axis.dimensions for n in self.product)
+        for left, right in (pair, pair[::-1]):
+            a, b = reads[left].dims, reads[right].dims
+            if a & rows and b & columns and not (a & columns or b & rows):
+                return left, right
+        return None
+
+    @cached_property
+    def unstaged(self) -> tuple[int, ...]:
+        """The reads that tensor cores multiply, and that do not come from one stage, in shared memory."""
+        memories = {read: [stage.memory for stage in self.stages if stage.read == read] for read in self.factors or ()}
+        return tuple(read for read, each in memories.items() if each != ["shared"])
+
+    def fragments(self, read: int) -> tuple[int, ...]:
+        """The levels of the innermost tile along which fragments of an operand differ."""
+        dims, last = self.workload.reads[read].dims, max(self.numbers("loop"), default=self.first_loop)
+        inside = (n for n in self.tile if n > last or n in self.virtual)
+        return tuple(n for n in inside if self.levels[n].trips > 1 and dims & self.levels[n].axis.dimensions)
+
+    @cached_property
+    def fragment_registers(self) -> int:
+        """Registers of a thread that hold what tensor cores multiply: 4 for 16 rows, 2 for 8 columns."""
+        if self.product is None or self.factors is None:
+            return 0
+        counts = [prod(self.levels[n].trips for n in self.fragments(read)) for read in self.factors]
+        return 4 * counts[0] + 2 * self.levels[self.product[1]].trips // PRODUCT_N * counts[1]
 
     @cached_property
     def virtual(self) -> tuple[int, ...]:
@@ -265,7 +391,8 @@ class Nest:
     @cached_property
     def accumulators(self) -> int:
         """Of a thread."""
-        return prod(self.levels[n].trips for n in self.tile)
+        tile = prod(self.levels[n].trips for n in self.tile)
+        return tile if self.product is None else tile * PRODUCT_M * self.levels[self.product[1]].trips // WARP
 
     @cached_property
     def unrolled_terms(self) -> int:
@@ -323,17 +450,18 @@ class Nest:
         return self.covered(axis) != axis.extent
 
     def masks(self, axis: Axis) -> bool:
-        """Whether reads beyond the end of an axis are masked, and not clamped to its last position: along vectors and
-        threads, clamped indices would not be consecutive."""
+        """Whether reads beyond the end of an axis are masked, and not clamped to its last position: along vectors,
+        threads and the lanes of a warp, clamped indices would not be consecutive."""
         return any(
-            level.axis == axis and (level.vector or role == "thread")
+            level.axis == axis and (level.vector or role in ("thread", "mma"))
             for level, role in zip(self.levels, self.roles, strict=True)
         )
 
     @cached_property
     def mapping(self) -> Mapping:
         """What each thread of a block does, as a task mapping over the axes."""
-        parts = [self._part(n) for n, role in enumerate(self.roles) if role != "block"]
+        parts = [self._part(n) for n, role in enumerate(self.roles) if role not in ("block", "mma")]
+        parts += self._parts_of_product()
         whole = parts[0] if parts else repeat(*(1 for _ in self.axes))
         for part in parts[1:]:
             whole = whole * part
@@ -344,13 +472,26 @@ class Nest:
         sizes = (level.trips if axis == level.axis else 1 for axis in self.axes)
         return spatial(*sizes) if self.roles[number] == "thread" else repeat(*sizes)
 
+    def _parts_of_product(self) -> list[Mapping]:
+        """What the lanes of a warp do of a product of tensor cores: fragments of its rows and columns."""
+        if self.product is None:
+            return []
+        row, column, k = (self.levels[n] for n in self.product)
+
+        def over(shape: Sequence[int], terms: int = 1) -> list[int]:
+            sizes = {row.axis: shape[0], column.axis: shape[1], k.axis: terms}
+            return [sizes.get(axis, 1) for axis in self.axes]
+
+        whole = repeat(*over((1, column.trips // PRODUCT_N), k.trips))
+        return [whole, *((spatial if part.workers > 1 else repeat)(*over(part.shape)) for part in FRAGMENT.parts)]
+
     def moving(self, place: int, memory: Memory) -> tuple[int, ...]:
         """The levels that move inside of what is staged at a place: those below it and virtual threads, and for shared
         memory all threads."""
         found = (
             n
             for n, role in enumerate(self.roles)
-            if (role == "thread" and memory == "shared") or (role in ("loop", "repeat") and n >= place)
+            if (role == "thread" and memory == "shared") or (role in ("loop", "repeat", "mma") and n >= place)
         )
         return tuple(sorted({*found, *self.virtual}))
 
@@ -378,11 +519,29 @@ class Nest:
     def _layout(self, stage: Stage) -> Layout:
         box = self.box(stage.read, stage.compute_at, stage.memory)
         assert box is not None, "checked when the program was replayed"
+        matrices = self.matrix_rows(stage)
+        if matrices is not None:
+            own, k = self._operand(stage.read)
+            return matrix_layout(box, matrices, own, k, self.workload.reads[stage.read].bytes)
         count = len(self.levels)
         inner = [n + count * (role != "loop") for n, role in enumerate(self.roles)]
         ranks = [2 * count + n if self.levels[n].vector else rank for n, rank in enumerate(inner)]
         read = self.workload.reads[stage.read]
         return layout_of(box, ranks, read.order, read.bytes if stage.memory == "shared" else None)
+
+    def matrix_rows(self, stage: Stage) -> MatrixRows | None:
+        """The rows in which a stage holds an operand of tensor cores; None for another stage, or if there are none."""
+        box = self.box(stage.read, stage.compute_at, stage.memory)
+        if self.factors is None or stage.read not in self.factors or stage.memory != "shared" or box is None:
+            return None
+        read = self.workload.reads[stage.read]
+        return matrix_rows(box, read.order, *self._operand(stage.read), read.bytes)
+
+    def _operand(self, read: int) -> tuple[int, int]:
+        """The levels of the rows, or columns, and of the terms of an operand of tensor cores."""
+        row, column, k = self.product_levels
+        assert self.factors is not None
+        return row if read == self.factors[0] else column, k
 
     def stages_in(self, memory: Memory) -> tuple[Stage, ...]:
         """The stages in one memory."""

@@ -18,17 +18,26 @@ from treadle.dialects.schedule import (
     SampleTileOp,
     SplitOp,
     StageOp,
+    SwizzleOp,
+    UnrollOp,
 )
 from treadle.dialects.schedule.sampling import values_of
 from treadle.dialects.schedule.staging import Memory
 from treadle.errors import TreadleError
-from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, check_nest
+from treadle.schedules.nest.nest import Axis, Group, Level, Nest, Stage, Swizzle, check_nest, check_staged, unrolled
 from treadle.schedules.nest.workload import Workload
 from treadle.target import Target
 
 
-def nest_of(program: ProgramOp, decisions: Mapping[str, Choice], workload: Workload, target: Target) -> Nest:
-    """Replays a program for a workload.
+def nest_of(
+    program: ProgramOp,
+    decisions: Mapping[str, Choice],
+    workload: Workload,
+    target: Target,
+    *,
+    is_complete: bool = True,
+) -> Nest:
+    """Replays a program for a workload; one that is not complete may lack stages that tensor cores need.
 
     TreadleError for another kind of target, a sample without a decision, a factor out of its sample's support, axes
     that are not those of the workload, and what `check_nest` rejects; LimitError for what the target has too little of.
@@ -39,6 +48,8 @@ def nest_of(program: ProgramOp, decisions: Mapping[str, Choice], workload: Workl
         raise TreadleError(message, where, f"a nest for {target.kind} targets")
     nest = _Replay(where, dict(decisions), workload).run(program)
     check_nest(nest, target, where)
+    if is_complete:
+        check_staged(nest, where)
     return nest
 
 
@@ -55,6 +66,7 @@ class _Replay:
         """The finished nest."""
         arranged: ArrangeOp | None = None
         staged: list[StageOp] = []
+        limit, swizzled = 0, list[SwizzleOp]()
         for op in program.instructions:
             match op:
                 case AxesOp():
@@ -71,6 +83,10 @@ class _Replay:
                     self._mark(op)
                 case StageOp():
                     staged.append(op)
+                case UnrollOp():
+                    (limit,) = values_of([op.limit], self._numbers)
+                case SwizzleOp():
+                    swizzled.append(op)
                 case _:
                     raise TreadleError(f"{op.name} is no instruction of a nest", self._where, "schedule.arrange")
         if arranged is None:
@@ -79,7 +95,9 @@ class _Replay:
         every = (self._stage(op, arranged) for op in staged)
         stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
         least = arranged.min_blocks_per_sm
-        return Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
+        swizzle = next((self._swizzle(op, arranged) for op in swizzled), None)
+        nest = Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data, swizzle)
+        return unrolled(nest, limit) if limit else nest
 
     def _name_axes(self, op: AxesOp) -> None:
         spatial, reduction = op.spatial.value.data, op.reduction.value.data
@@ -122,6 +140,13 @@ class _Replay:
         level = self._level(op.level)
         unroll, vector = level.unroll or op.mark.data == "unroll", level.vector or op.mark.data == "vector"
         self._levels[op.level] = Level(level.axis, level.trips, level.stride, unroll, vector)
+
+    def _swizzle(self, op: SwizzleOp, arranged: ArrangeOp) -> Swizzle | None:
+        """None where it is the usual order: of one row or column, or groups of one row."""
+        (group,) = values_of([op.group], self._numbers)
+        rows, columns = self._level(op.rows).trips, self._level(op.columns).trips
+        number = list(arranged.levels).index(op.rows)
+        return Swizzle(number, min(group, rows)) if min(group, rows, columns) > 1 else None
 
     def _level(self, value: SSAValue) -> Level:
         """A level of a split, or a whole axis as its only level."""

@@ -261,9 +261,9 @@ class Stager:
         b.copy(held.buffer, held.address(b, apart, place), filling.vector, value)
 
     def _alloc_shared(self, stage: Stage) -> SSAValue:
-        halves = [stage.buffers] if stage.buffers > 1 else []
-        shape = [*halves, *self._layouts[stage].shape]
-        return self._b.alloc(f"shared{stage.read}", shape, self._reads[stage.read].result.type, Space.SHARED)
+        halves, layout = [stage.buffers] if stage.buffers > 1 else [], self._layouts[stage]
+        shape, element = [*halves, *layout.shape], self._reads[stage.read].result.type
+        return self._b.alloc(f"shared{stage.read}", shape, element, Space.SHARED, layout.swizzle)
 
     def _alloc_ahead(self, stage: Stage) -> SSAValue:
         filling = self._filling(stage)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, TensorType, i1
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, StringAttr, TensorType, bf16, f16, f32, i1
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definition
 from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.loop.tiles import lanes_fold
 from treadle.errors import TreadleError
-from treadle.index.algebra import Comparison
+from treadle.index.algebra import Comparison, depends_on
 from treadle.index.expr import Expr, Var, var
 from treadle.index.reader import IndexReader
 from treadle.schedules.access_analysis import spread
@@ -39,7 +39,7 @@ class Condition:
 class Read:
     """One read of a definition.
 
-    shape, bytes: of its tensor, and of an element of it
+    shape, element: of its tensor
     indices: one along each dimension of the tensor
     dims: the dimensions of the iteration space that these are computed from, whether or not it matters
     conditions: what its predicate asks of these indices
@@ -51,7 +51,7 @@ class Read:
     """
 
     shape: tuple[int, ...]
-    bytes: int
+    element: Attribute
     indices: tuple[Expr, ...]
     dims: frozenset[int]
     conditions: tuple[Condition, ...]
@@ -59,6 +59,11 @@ class Read:
     is_term: bool
     is_zero: bool
     obstacle: str | None
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of an element."""
+        return byte_width(self.element)
 
     @cached_property
     def coefficients(self) -> tuple[dict[int, int], ...] | None:
@@ -93,6 +98,7 @@ class Workload:
     kind: of the reduction; None without one
     lanes_fold: whether the lanes of a warp can fold accumulators
     is_product: whether the reduction adds products of reads and of nothing else
+    factors: the two reads whose products it adds, if tensor cores multiply these as exactly as the definition asks for
     """
 
     extents: tuple[int, ...]
@@ -103,6 +109,17 @@ class Workload:
     kind: str | None
     lanes_fold: bool
     is_product: bool
+    factors: tuple[int, int] | None
+
+    @cached_property
+    def has_reuse(self) -> bool:
+        """Whether some term does not depend on some spatial axis, and so serves several elements of the result.
+
+        MetaSchedule's condition for multi-level tiling (`NeedsMultiLevelTiling` in its sources).
+        """
+        wide = [dim for dim in range(self.spatial) if self.extents[dim] > 1]
+        terms = [read for read in self.reads if read.is_term]
+        return any(not any(depends_on(index, dim) for index in read.indices) for read in terms for dim in wide)
 
 
 def definition_of(anchor: Anchor) -> tuple[ComputeOp, ReduceOp | None]:
@@ -127,15 +144,17 @@ def workload_of(anchor: Anchor) -> Workload:
     known: dict[SSAValue, Expr] = {arg: var(n, 0, extents[n] - 1) for n, arg in enumerate(arguments)}
     reader = IndexReader(known, functions=True)
     element = compute.type.get_element_type()
+    reads = tuple(_read(at, reader, arguments, anchor, at.parent_op() is reduce) for at in compute.reads())
     found = Workload(
         extents,
         len(compute.shape),
-        tuple(_read(at, reader, arguments, anchor, at.parent_op() is reduce) for at in compute.reads()),
+        reads,
         byte_width(element),
         byte_width(accumulator(element if reduce is None else reduce.result.type)),
         None if reduce is None else reduce.kind.data,
         reduce is not None and lanes_fold(reduce.kind.data, accumulator(reduce.result.type)),
         reduce is not None and _is_product(reduce),
+        None if reduce is None else _factors(reduce, reads, allows_tf32=anchor.properties.get("precision") == TF32),
     )
     if not isinstance(anchor, ComputeOp):
         compute.erase()
@@ -149,10 +168,10 @@ def _read(at: AtOp, reader: IndexReader, arguments: Sequence[SSAValue], anchor: 
     conditions, obstacle = _own_conditions(at, indices, reader)
     shape = tuple(type.get_shape())
     order = _memory_order(at.source, anchor, len(shape))
-    size, is_zero = byte_width(type.get_element_type()), _is_zero(at.otherwise)
+    element, is_zero = type.get_element_type(), _is_zero(at.otherwise)
     computed = _computed_from(at.indices)
     dims = frozenset(n for n, arg in enumerate(arguments) if arg in computed)
-    return Read(shape, size, indices, dims, conditions, order, is_term, is_zero, obstacle)
+    return Read(shape, element, indices, dims, conditions, order, is_term, is_zero, obstacle)
 
 
 def _computed_from(values: Sequence[SSAValue]) -> set[SSAValue]:
@@ -232,6 +251,20 @@ def _is_product(reduce: ReduceOp) -> bool:
     constants = [op for op in factors if isinstance(op, arith.ConstantOp)]
     is_padding = all(isinstance(use.operation, AtOp) for op in constants for use in op.result.uses)
     return reduce.kind.data == "add" and is_padding and all(isinstance(op, _FACTORS) for op in factors)
+
+
+TF32 = StringAttr("tf32")
+"""The precision of a product of f32 that lets tensor cores round its operands."""
+
+
+def _factors(reduce: ReduceOp, reads: Sequence[Read], *, allows_tf32: bool) -> tuple[int, int] | None:
+    """The two reads of floats whose product each term is, computed and added in f32."""
+    terms = [n for n, read in enumerate(reads) if read.is_term]
+    multiplied = [op for op in reduce.body.block.ops if isinstance(op, arith.MulfOp)]
+    if not _is_product(reduce) or len(terms) != 2 or [op.result.type for op in multiplied] != [f32]:
+        return None
+    elements, exact = {reads[n].element for n in terms}, (f16, bf16, *((f32,) if allows_tf32 else ()))
+    return (terms[0], terms[1]) if len(elements) == 1 and elements <= {*exact} else None
 
 
 def _is_zero(value: SSAValue | None) -> bool:

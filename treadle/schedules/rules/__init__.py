@@ -5,13 +5,13 @@
 
 from treadle.schedules.rules.draft import Axes, Draft
 from treadle.schedules.rules.programs import Rule, programs
+from treadle.schedules.rules.staging import located, staged
 from treadle.schedules.rules.templates import templates, tensor_cores
 from treadle.schedules.rules.tiling import (
     cross_thread,
     default_rules,
     fused,
-    located,
-    staged,
+    tensorized,
     tiled,
     unrolled,
     vector_lanes,
@@ -20,5 +20,5 @@ from treadle.schedules.rules.tiling import (
 
 __all__ = [
     "Axes", "Draft", "Rule", "cross_thread", "default_rules", "fused", "located", "programs", "staged",
-    "templates", "tensor_cores", "tiled", "unrolled", "vector_lanes", "vectorised",
+    "templates", "tensor_cores", "tensorized", "tiled", "unrolled", "vector_lanes", "vectorised",
 ]  # fmt: skip

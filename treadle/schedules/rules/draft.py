@@ -23,7 +23,9 @@ from treadle.dialects.schedule import (
     SampleTileOp,
     SplitOp,
     StageOp,
+    SwizzleOp,
     TemplateOp,
+    UnrollOp,
 )
 from treadle.dialects.schedule.program import Level, levels_of
 from treadle.dialects.schedule.sampling import Size
@@ -81,6 +83,11 @@ class Draft:
         return any(isinstance(op, ArrangeOp | TemplateOp) for op in self.instructions)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it is complete, and what tensor cores multiply is staged."""
+        return self.is_complete and (self.nest is None or not self.nest.unstaged)
+
+    @property
     def groups(self) -> list[tuple[Role, list[SSAValue]]]:
         """Each role with its levels, outermost first; empty before `arrange`."""
         arranged = [op.groups for op in self.instructions if isinstance(op, ArrangeOp)]
@@ -91,7 +98,7 @@ class Draft:
         """The nest with the values taken; None before `arrange`, and of a template."""
         if self.workload is None or not self.groups:
             return None
-        return nest_of(self.program("draft"), self.decisions, self.workload, self.target)
+        return nest_of(self.program("draft"), self.decisions, self.workload, self.target, is_complete=False)
 
     @property
     def decisions(self) -> dict[str, Choice]:
@@ -219,6 +226,14 @@ class Draft:
         """How a level's loop is printed."""
         return self._with(MarkOp(mark, level))
 
+    def unroll(self, limit: Size) -> Draft:
+        """The innermost loops over the reduction are unrolled that have no more iterations together."""
+        return self._with(UnrollOp(limit))
+
+    def swizzle(self, rows: SSAValue, columns: SSAValue, group: Size) -> Draft:
+        """Blocks go down some rows before they go right, in two levels that are neighbours in `block`."""
+        return self._with(SwizzleOp(rows, columns, group))
+
     def template(self, name: str, knobs: Sequence[tuple[str, Choice | SSAValue]]) -> Draft:
         """A template schedules the anchor. Whether it allows the values taken is found out when the program is
         replayed: of some templates' combinations, few are legal."""
@@ -253,7 +268,8 @@ class Draft:
 
     def _with(self, op: Operation) -> Draft:
         if self.is_complete and isinstance(op, AxesOp | SplitOp | FuseOp | ArrangeOp | TemplateOp):
-            raise TreadleError(f"{op.name} after the levels are arranged", _WHERE, "schedule.stage, schedule.mark")
+            accepted = "schedule.stage, schedule.mark, schedule.unroll, schedule.swizzle"
+            raise TreadleError(f"{op.name} after the levels are arranged", _WHERE, accepted)
         _verify(op)
         draft = replace(self, instructions=(*self.instructions, op))
         try:

@@ -98,14 +98,14 @@ def _name(draft: Draft, number: int) -> str:
 def drafts(
     anchor: Anchor, target: Target, rules: Sequence[Rule], seed: str, errors: list[TreadleError] | None = None
 ) -> list[Draft]:
-    """One execution of some rules: the drafts that are complete.
+    """One execution of some rules: the drafts that are finished.
 
     errors: receives those of rules whose drafts came to nothing
     """
     found = [Draft(anchor, target, _workload(anchor), seed)]
     for rule in rules:
         found = [after for draft in found for after in _applied(rule, draft, [] if errors is None else errors)]
-    return [draft for draft in found if draft.is_complete]
+    return [draft for draft in found if draft.is_finished]
 
 
 def _applied(rule: Rule, draft: Draft, errors: list[TreadleError]) -> Sequence[Draft]:

@@ -34,7 +34,7 @@ def templates(draft: Draft) -> Sequence[Draft]:
 
 
 def tensor_cores(draft: Draft) -> Sequence[Draft]:
-    """As `templates`, of those that compute on tensor cores: MetaSchedule's Use-Tensor-Core (appendix A.3).
+    """As `templates`, of those that compute on tensor cores.
 
     ```mlir
     ```

@@ -1,26 +1,27 @@
-"""Rules that write schedule programs: levels of tiles, shared reductions, fused axes, staged reads."""
+"""Rules that write schedule programs: levels of tiles, tensor cores, shared reductions, fused axes, marks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import ComputeOp
+from treadle.dialects.loop.tiles import PRODUCT_K
 from treadle.dialects.schedule.sampling import Size
-from treadle.dialects.schedule.staging import Memory
 from treadle.dialects.schedule.tiling import Role
 from treadle.errors import TreadleError
-from treadle.index.algebra import depends_on, stride_along
+from treadle.index.algebra import stride_along
 from treadle.schedules.access_analysis import collapsible_suffix
 from treadle.schedules.nest.nest import MOST_ACCUMULATORS
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule, sizes_of, thread_sizes, vector_sizes
+from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates
-from treadle.schedules.template import LimitError
+from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N
 from treadle.support.extensions import watch
 from treadle.target import Target, TargetKind
 
@@ -101,7 +102,7 @@ def _has_few_elements(workload: Workload | None) -> bool:
     if workload is None or workload.kind is None or not workload.spatial:
         return False
     elements, terms = prod(workload.extents[: workload.spatial]), prod(workload.extents[workload.spatial :])
-    return terms >= (max(32, elements) if has_reuse(workload) else 32)
+    return terms >= (max(32, elements) if workload.has_reuse else 32)
 
 
 def _rows_and_terms(draft: Draft) -> tuple[Draft, SSAValue, list[SSAValue], SSAValue]:
@@ -138,16 +139,18 @@ def fused(draft: Draft) -> Sequence[Draft]:
     if len(walked) < 2:
         return ()
     one, _ = as_it_is.fuse(*walked)
-    return [as_it_is, one] if has_reuse(draft.workload) else [one]
+    return [as_it_is, one] if draft.workload.has_reuse else [one]
 
 
 # How loops are printed: the innermost level as vectors, a short one unrolled.
 #
 # Source: MetaSchedule (NeurIPS 2022), figure 5's Parallel-Vectorize-Unroll. Parallel loops are the levels in `block`.
 
-_UNROLLED = 16
-"""Terms that are unrolled, at most. Of one convolution in groups, the nine terms of a 3 x 3 window unrolled took 0.86
-instead of 1.60 ms (two cores beside other jobs)."""
+_UNROLLED = (0, 16, 64, 512)
+"""Iterations that are unrolled, at most: MetaSchedule's. Of one convolution in groups, the nine terms of a 3 x 3 window
+unrolled took 0.86 instead of 1.60 ms (two cores beside other jobs). `MOST_UNROLLED_TERMS` bounds what compilers see: of
+24 random tiles of three operators GCC 12 compiled those that are unrolled in at most 5.5 s (6272 terms; 8192: 3.5 s),
+others in 0.2 to 9.2 s."""
 
 
 def vectorised(draft: Draft) -> Sequence[Draft]:
@@ -169,134 +172,22 @@ def vectorised(draft: Draft) -> Sequence[Draft]:
 
 
 def unrolled(draft: Draft) -> Sequence[Draft]:
-    """Marks the innermost reduction loops, as many as the values taken make short together; the loops as they are, are
-    the alternative.
+    """The innermost loops over the reduction unrolled up to a number of iterations that is sampled; 0 for none.
 
     ```mlir
     schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) repeat(%i1, %j1)
     ```
-    becomes that, and
+    becomes
     ```mlir
     schedule.arrange block(%i0, %j0) loop(%k0) loop(%k1) repeat(%i1, %j1)
-    schedule.mark unroll %k1
+    %unroll = schedule.sample "unroll" from [0, 16, 64, 512]
+    schedule.unroll %unroll
     ```
     """
-    loops = [level for role, levels in draft.groups if role == "loop" for level in levels]
-    if draft.nest is None:
+    if not any(role == "loop" for role, _ in draft.groups):
         return ()
-    known = [draft.nest.levels[n] for n in draft.nest.numbers("loop")]
-    after, body = draft, 1
-    for handle, level in zip(reversed(loops), reversed(known), strict=True):
-        body *= level.trips
-        if level.vector or body > _UNROLLED:
-            break
-        after = after.mark("unroll", handle) if level.trips > 1 else after
-    return () if after is draft else [draft, after]
-
-
-# Which reads go through faster memory, and where they are filled.
-#
-# Source: MetaSchedule (NeurIPS 2022), figure 3's Sample-Compute-Location, for what a kernel reads. What it writes needs
-# no rule: an epilogue is computed where the result is stored, and a producer where it is staged.
-
-_VECTORS, _BUFFERS, _AHEAD = (1, 2, 4), (1, 2), (2, 3, 4)
-"""Elements of one copy to shared memory, up to 16 bytes of float32; buffers that are filled through registers, and by
-asynchronous copies."""
-
-
-def staged(memory: Memory, *, places: int = 1, alone: bool = False, ahead: bool = False) -> Rule:
-    """The draft as it is, and with the reads of its terms staged at each of the `places` outermost reduction loops,
-    where tiles are read several times.
-
-    alone: also with the last reads only: of a product its right operand, whose elements vectors run along. What has no
-    box at a level, given the values taken, is not staged there. ahead: also by asynchronous copies.
-
-    ```mlir
-    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
-    ```
-    becomes that, and by `staged("shared")`
-    ```mlir
-    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
-    %vector = schedule.sample "vector" from [1, 2, 4]
-    %buffers = schedule.sample "buffers" from [1, 2]
-    schedule.stage 0 at %k0 in "shared" vector %vector buffers %buffers
-    schedule.stage 1 at %k0 in "shared" vector %vector buffers %buffers
-    ```
-    """
-
-    def rule(draft: Draft) -> Sequence[Draft]:
-        loops, terms = _reused(draft)
-        if not loops:
-            return ()
-        chosen = [terms[n:] for n in (range(len(terms) - 1, -1, -1) if alone else range(bool(terms)))]
-        ways = (False, True) if ahead and draft.target.copies_asynchronously else (False,)
-        places_and_reads = [(level, reads) for level in loops[:places] for reads in chosen]
-        tried = [_staged(draft, reads, level, memory, way) for level, reads in places_and_reads for way in ways]
-        found = {str(each): each for each in tried if each is not None}
-        return [draft, *found.values()]
-
-    return rule
-
-
-def located(memory: Memory) -> Rule:
-    """The draft with the reads of its terms staged at a place that is sampled, the same for all: one of the reduction
-    loops, or none. It applies where tiles are read several times.
-
-    ```mlir
-    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
-    ```
-    becomes, by `located("shared")`,
-    ```mlir
-    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2)
-    %place = schedule.sample "place" from [0, 1, 2]
-    %vector = schedule.sample "vector" from [1, 2, 4]
-    schedule.stage 0 at %place of (%k0, %k1) in "shared" vector %vector
-    schedule.stage 1 at %place of (%k0, %k1) in "shared" vector %vector
-    ```
-    Source: MetaSchedule (NeurIPS 2022), Sample-Compute-Location and figure 5's Random-Compute-Location.
-    """
-
-    def rule(draft: Draft) -> Sequence[Draft]:
-        loops, terms = _reused(draft)
-        if not loops:
-            return ()
-        draft, place = draft.sample("place", list(range(len(loops) + 1)))
-        sizes: tuple[Size, ...] = ()
-        if memory == "shared":
-            draft, vector = draft.sample("vector", _VECTORS)
-            sizes = (vector,)
-        for read in terms:
-            draft = draft.stage(read, loops, memory, *sizes, place=place)
-        return [draft]
-
-    return rule
-
-
-def _reused(draft: Draft) -> tuple[list[SSAValue], list[int]]:
-    """The reduction loops, outermost first, and the reads of terms that can be staged at them; none where no tile is
-    read several times."""
-    loops = [levels[-1] for role, levels in draft.groups if role == "loop"]
-    if draft.workload is None or not has_reuse(draft.workload):
-        return [], []
-    return loops, [n for n, read in enumerate(draft.workload.reads) if read.is_term and read.obstacle is None]
-
-
-def _staged(draft: Draft, reads: Iterable[int], level: SSAValue, memory: Memory, is_async: bool) -> Draft | None:
-    """With some reads staged at a level; None if none of them can be, or the values taken are beyond a limit."""
-    sizes: tuple[Size, ...] = ()
-    if memory == "shared":
-        draft, vector = draft.sample("vector", _VECTORS)
-        draft, buffers = draft.sample("buffers", _AHEAD if is_async else _BUFFERS)
-        sizes = (vector, buffers)
-    sampled = draft
-    for read in reads:
-        try:
-            draft = draft.stage(read, level, memory, *sizes, is_async=is_async)
-        except LimitError:
-            return None
-        except TreadleError:
-            continue
-    return None if draft is sampled else draft
+    draft, limit = draft.sample("unroll", _UNROLLED)
+    return [draft.unroll(limit)]
 
 
 # Multi-level tiling: the axes cut into levels by a word of S and R.
@@ -314,6 +205,11 @@ _SLICES, _LEAST_SLICE, _USUAL_TILE = (2, 3, 4, 6, 8, 12, 16), 256, 64 * 64
 is worth while: the first as in `matmul_mma`, the others assumed, not measured."""
 _GPU_ACCUMULATORS, _MOST_THREADS = 128, 256
 """Of a thread, which has 255 registers; of a block, so that several are resident."""
+_COLUMNS = 2 * PRODUCT_N
+"""Of a product on tensor cores: both operands of 16 x 16 are loaded by one instruction each."""
+_WARPS, _PRODUCTS, _PRODUCTS_DEEP, _PRODUCTS_ALONG = 8, 16, 4, 4
+"""On tensor cores: warps of a block; products whose sums a warp keeps, 8 a thread each; products along the terms
+between two copies, rows of 128 bytes; factors along one axis. The tiles of `matmul_mma` are among them."""
 
 
 @dataclass(frozen=True)
@@ -331,11 +227,19 @@ class _Place:
         return not self.is_reduction and self.label.startswith(("virtual", "tile", "registers"))
 
 
+_PRODUCT = _Place("mma", False, "product")
+"""The innermost level of the axes that tensor cores multiply."""
+
+
 @dataclass
 class _Tiling:
-    """A draft, and the levels of its axes by their places."""
+    """A draft, and the levels of its axes by their places.
+
+    units: axes whose innermost level tensor cores multiply, and its iterations; none without them
+    """
 
     draft: Draft
+    units: Mapping[SSAValue, int]
     levels: dict[SSAValue, dict[_Place, SSAValue]] = field(default_factory=dict[SSAValue, dict[_Place, SSAValue]])
 
 
@@ -366,31 +270,94 @@ def tiled(word: str, *, reuse: bool = True) -> Rule:
     Rejected: another letter, a word that does not begin with S, and for a GPU with fewer than two S in front of the
     first loop.
     """
-    if set(word) - {"S", "R"} or not word.startswith("S"):
-        raise TreadleError(f"no tiling is called {word!r}", "tiled", "a word of S and R that begins with S")
+    _check_word(word, "tiled")
 
     def rule(draft: Draft) -> Sequence[Draft]:
-        if draft.is_complete or draft.workload is None or has_reuse(draft.workload) != reuse:
+        if draft.is_complete or draft.workload is None or draft.workload.has_reuse != reuse:
             return ()
         if draft.workload.kind is not None and prod(draft.workload.extents[: draft.workload.spatial]) == 1:
             return ()
         kinds = word if draft.workload.kind is not None else word.replace("R", "")
         places = _places(kinds, draft.target)
-        if places[1:] and places[1].role == "block":
+        if _has_slices(places):
             return [draft, _tile(draft, places)] if _needs_slices(draft) else ()
         return [_tile(draft, places)]
 
     return rule
 
 
-def has_reuse(workload: Workload) -> bool:
-    """Whether some term does not depend on some spatial axis, and so serves several elements of the result.
+def tensorized(word: str) -> Rule:
+    """The draft as it is, and as `tiled(word)` with a product on tensor cores inside of the innermost level: 16 rows,
+    16 columns and the terms of one instruction. Threads of the word are warps, and tiles are counted in products.
 
-    MetaSchedule's condition for multi-level tiling (`NeedsMultiLevelTiling` in its sources).
+    It applies to sums of products of two reads that tensor cores multiply exactly: of f16 or bf16, and of f32 where
+    `precision = "tf32"` allows it. Reads have to be staged in shared memory by a rule that follows. Rules of `tiled`
+    come behind it: they leave no draft without levels.
+
+    ```mlir
+    %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+    ```
+    becomes that, and by `tensorized("SSRRS")`
+    ```mlir
+    %i, %j, %k = schedule.axes 2 spatial, 1 reduction
+    %registers_i, %registers_j = schedule.sample_tile "registers" 2 from ([1, 2, 4], [1, 2, 3, 4]) product 1 to 16
+    %threads_i, %threads_j = schedule.sample_tile "threads" 2 from ([1, 2, 4], [1, 2, 4]) product 1 to 8
+    %i0, %i1, %i2, %i3 = schedule.split %i by (%threads_i, %registers_i, 16)
+    %j0, %j1, %j2, %j3 = schedule.split %j by (%threads_j, %registers_j, 16)
+    %depth_k = schedule.sample_tile "depth" 1 from [1, 2, 4] product 1 to 4
+    %k0, %k1, %k2 = schedule.split %k by (%depth_k, 16)
+    schedule.arrange block(%i0, %j0) thread(%i1, %j1) loop(%k0) loop(%k1) repeat(%i2, %j2) mma(%i3, %j3, %k2)
+    ```
+    Source: MetaSchedule (NeurIPS 2022), appendix A.3: Use-Tensor-Core in front of Multi-Level-Tiling.
+    Rejected: what `tiled` rejects.
     """
-    wide = [dim for dim in range(workload.spatial) if workload.extents[dim] > 1]
-    terms = [read for read in workload.reads if read.is_term]
-    return any(not any(depends_on(index, dim) for index in read.indices) for read in terms for dim in wide)
+    _check_word(word, "tensorized")
+
+    def rule(draft: Draft) -> Sequence[Draft]:
+        if draft.is_complete or draft.workload is None:
+            return ()
+        after, units = _products(draft)
+        places = _places(word, draft.target) if units else []
+        if not units or (_has_slices(places) and not _needs_slices(draft)):
+            return ()
+        return [draft, _tile(after, places, units)]
+
+    return rule
+
+
+def _check_word(word: str, rule: str) -> None:
+    if set(word) - {"S", "R"} or not word.startswith("S"):
+        raise TreadleError(f"no tiling is called {word!r}", rule, "a word of S and R that begins with S")
+
+
+def _has_slices(places: Sequence[_Place]) -> bool:
+    """Whether blocks share elements."""
+    return len(places) > 1 and places[1].role == "block"
+
+
+def _products(draft: Draft) -> tuple[Draft, dict[SSAValue, int]]:
+    """The axes of the rows, columns and terms that tensor cores multiply at once, and how many: of several the
+    innermost ones that are long enough. None where they do not multiply what is added up."""
+    workload = draft.workload
+    if workload is None or workload.factors is None or not draft.target.peak_f16_tensor:
+        return draft, {}
+    left, right = (workload.reads[n] for n in workload.factors)
+    spatial, counts = range(workload.spatial), (PRODUCT_M, _COLUMNS, PRODUCT_K[left.element])
+    candidates = (
+        {dim for dim in left.dims - right.dims if dim in spatial},
+        {dim for dim in right.dims - left.dims if dim in spatial},
+        {dim for dim in left.dims & right.dims if dim not in spatial},
+    )
+    after, axes = draft.axes()
+    whole = {after.dimensions(axis): axis for axis in (*axes.spatial, *axes.reduction)}
+    units: dict[SSAValue, int] = {}
+    for dims, count in zip(candidates, counts, strict=True):
+        dim = max(dims, key=lambda dim: (min(workload.extents[dim], count), dim), default=-1)
+        axis = whole.get(range(dim, dim + 1))
+        if axis is None:
+            return draft, {}
+        units[axis] = count
+    return after, units
 
 
 def _needs_slices(draft: Draft) -> bool:
@@ -434,10 +401,10 @@ def _numbered(place: _Place, position: int, places: Sequence[_Place]) -> _Place:
     return replace(place, label=f"{place.label} {same.index(position)}") if len(same) > 1 else place
 
 
-def _tile(draft: Draft, places: Sequence[_Place]) -> Draft:
+def _tile(draft: Draft, places: Sequence[_Place], units: Mapping[SSAValue, int] | None = None) -> Draft:
     """Samples, splits and arranges."""
     draft, axes = draft.axes()
-    state = _Tiling(draft)
+    state = _Tiling(draft, units or {})
     for is_reduction in (False, True):
         own = [place for place in places if place.is_reduction == is_reduction]
         _cut(state, axes.of(is_reduction), own)
@@ -448,35 +415,42 @@ def _tile(draft: Draft, places: Sequence[_Place]) -> Draft:
             groups[-1][1].extend(levels)
         else:
             groups.append((place.role, levels))
-    return state.draft.arrange(groups)
+    return state.draft.arrange([*groups, ("mma", [state.levels[axis][_PRODUCT] for axis in state.units])])
 
 
 def _cut(state: _Tiling, axes: Sequence[SSAValue], places: Sequence[_Place]) -> None:
     """Splits the axes of one kind into as many levels as there are places; short ones stay whole."""
     if not axes:
         return
-    long = [axis for axis in axes if state.draft.extent(axis) > 1][-_TILED_AXES:]
+    others = [axis for axis in axes if axis not in state.units and state.draft.extent(axis) > 1]
+    cut = {*state.units, *others[-(_TILED_AXES - sum(axis in state.units for axis in axes)) :]}
+    long = [axis for axis in axes if axis in cut]
     whole = next((place for place in places if not (place.is_reduction and place.role == "block")), places[0])
     state.levels |= {axis: {whole: axis} for axis in axes}
-    if not long or len(places) < 2:
-        return
     factors: dict[str, Sequence[Size]] = {}
-    extents = [state.draft.extent(axis) for axis in long]
+    extents = [ceil(state.draft.extent(axis) / state.units.get(axis, 1)) for axis in long]
     left = extents
-    for place in reversed(places[1:]):
-        sizes = _sizes(place, extents, left, state.draft.target)
-        state.draft, factors[place.label] = _sampled(state.draft, place, long, sizes, factors)
+    for place in reversed(places[1:] if long else ()):
+        sizes = _sizes(place, extents, left, state)
+        state.draft, factors[place.label] = _sampled(state, place, long, sizes, factors)
         left = [ceil(extent / each[len(each) // 2]) for extent, each in zip(left, sizes, strict=True)]
     for n, axis in enumerate(long):
-        state.draft, levels = state.draft.split(axis, [factors[place.label][n] for place in places[1:]])
-        state.levels[axis] = dict(zip(places, levels, strict=True))
+        inner = {place: factors[place.label][n] for place in places[1:]}
+        if axis in state.units:
+            inner[_PRODUCT] = state.units[axis]
+        if inner:
+            state.draft, levels = state.draft.split(axis, list(inner.values()))
+            state.levels[axis] = dict(zip((places[0], *inner), levels, strict=True))
 
 
-def _sizes(place: _Place, extents: Sequence[int], left: Sequence[int], target: Target) -> list[list[int]]:
+def _sizes(place: _Place, extents: Sequence[int], left: Sequence[int], state: _Tiling) -> list[list[int]]:
     """What each factor of a level may be; `left`: what the levels inside of it usually leave of the extents, so that
     few draws overhang by much."""
+    target = state.draft.target
     if place.label == "steps":
         return [sorted({ceil(extent / count) for count in _SLICES}) for extent in left]
+    if state.units:
+        return [sizes_of(extent, min(_PRODUCTS_ALONG, rest)) for extent, rest in zip(extents, left, strict=True)]
     most = 8 if place.accumulates else 16
     if place.is_reduction:
         most = _GPU_DEPTH if target.is_cuda else _DEPTH
@@ -493,26 +467,31 @@ def _sizes(place: _Place, extents: Sequence[int], left: Sequence[int], target: T
 
 
 def _sampled(
-    draft: Draft,
+    state: _Tiling,
     place: _Place,
     axes: Sequence[SSAValue],
     sizes: Sequence[Sequence[int]],
     inner: Mapping[str, Sequence[Size]],
 ) -> tuple[Draft, Sequence[Size]]:
     """The factors of one level, given those of the levels inside of it; 1 where nothing else is worth trying."""
-    target, bounds, step, beside = draft.target, (1, _OUTER), 1, list[SSAValue]()
+    draft, target, bounds, step, beside = state.draft, state.draft.target, (1, _OUTER), 1, list[SSAValue]()
+    terms, sums = _DEPTH, MOST_ACCUMULATORS
+    if target.is_cuda:
+        terms, sums = (_PRODUCTS_DEEP, _PRODUCTS) if state.units else (_GPU_DEPTH, _GPU_ACCUMULATORS)
     if all(each == [1] for each in sizes):
         return draft, [1] * len(sizes)
     if place.label == "steps":
         bounds = (1, max(sizes[-1]))
     elif place.is_reduction:
-        bounds, beside = (1, _GPU_DEPTH if target.is_cuda else _DEPTH), _params(inner)
+        bounds, beside = (1, terms), _params(inner)
+    elif place.role == "thread" and state.units:
+        bounds = (1, _WARPS)
     elif place.role == "thread":
         bounds, step = (target.warp_size, _MOST_THREADS), target.warp_size
     elif place.label == "registers" and not target.is_cuda:
         bounds = (1, target.vector_registers * sizes[-1][0])
     elif place.accumulates:
-        bounds = (1, _GPU_ACCUMULATORS if target.is_cuda else MOST_ACCUMULATORS)
+        bounds = (1, sums)
         beside = _params({label: factors for label, factors in inner.items() if label != "threads"})
     return draft.sample_tile(place.label, len(axes), sizes, bounds, step=step, beside=beside, of=axes)
 
@@ -538,13 +517,17 @@ CUDA: tuple[Rule, ...] = (
     templates,
     fused,
     cross_thread,
+    tensorized("SRSRRS"),
+    tensorized("SSRRS"),
     tiled("SRSSRRSRS"),
     tiled("SSSRRSRS"),
     tiled("SSSR", reuse=False),
     staged("shared", ahead=True),
     unrolled,
 )
-"""For GPUs."""
+"""For GPUs. Nests on tensor cores are among them since the best of 400 random ones is predicted to take 0.70 to 1.30
+times as long as the best of all of `matmul_mma`, 0.93 in the median of eight products on sm_80
+(`python -m benchmarks.composition`)."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from treadle.schedules.templates.matmul_mma_tile import (
     MmaTile,
     SharedTile,
     mma_tile,
+    place_in_a,
+    place_in_b,
 )
 from treadle.target import Target
 
@@ -435,26 +437,18 @@ class MmaKernel:
         row = self.warp_row + r * PRODUCT_M
         if not self.tile.a.loads_matrices:
             return self._by_lanes(self.shared_a, stage, row, k, type, columns_first=True)
-        if self.tile.a.along_k:
-            indices = [row + self.lane % 16, k + (self.lane // 16) * half]
-        else:
-            matrix = (self.lane // 8) % 2
-            term = self.lane % 8 + (self.lane // 16) * half
-            indices = [k + term, row + matrix * 8]
+        row, term = place_in_a(self.lane, row, k, half, along_k=self.tile.a.along_k)
+        indices = [row, term] if self.tile.a.along_k else [term, row]
         return b.load_matrix(self.shared_a, [stage, *indices], type, transpose=not self.tile.a.along_k)
 
     def _fragments_of_b(self, stage: Index, p: Index, k: Index, type: VectorType) -> SSAValue:
         """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
         b, half = self.b, self.tile.product_k // 2
         column = self.warp_column + p * (PAIR * PRODUCT_N)
-        second = (self.lane // 16) * PRODUCT_N
         if not self.tile.b.loads_matrices:
             return self._by_lanes(self.shared_b, stage, column, k, type, columns_first=False)
-        if self.tile.b.along_k:
-            term = ((self.lane // 8) % 2) * half
-            indices = [column + (second + self.lane % 8), k + term]
-        else:
-            indices = [k + self.lane % 16, column + second]
+        column, term = place_in_b(self.lane, column, k, half, along_k=self.tile.b.along_k)
+        indices = [column, term] if self.tile.b.along_k else [term, column]
         return b.load_matrix(self.shared_b, [stage, *indices], type, transpose=not self.tile.b.along_k)
 
     def _by_lanes(

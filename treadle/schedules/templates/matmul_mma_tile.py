@@ -13,6 +13,7 @@ from treadle.dialects.loop import Swizzle, swizzle_of_rows
 from treadle.dialects.loop.tiles import PRODUCT_K, WARP
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.access_analysis import has_contiguous_rows
+from treadle.schedules.kernel_builder import Index
 from treadle.schedules.template import Choices, number
 
 CHUNK_BYTES = 16
@@ -20,6 +21,31 @@ CHUNK_BYTES = 16
 PRODUCT_M, PRODUCT_N = 16, 8
 FRAGMENT: Mapping = repeat(2, 1) * spatial(8, 4) * repeat(1, 2)
 """Which elements of C's 16 x 8 tile a lane holds."""
+
+
+def place_in_a(lane: Index, row: Index, k: Index, half: int, *, along_k: bool) -> tuple[Index, Index]:
+    """Row and term of the 16 bytes whose address a lane gives to load a fragment of A: matrices of the upper and the
+    lower 8 rows from `row` on, first those of the lower half of the terms from `k` on.
+
+    half: of the terms of a product; along_k: whether the 16 bytes lie along the terms, else along the rows
+    """
+    if along_k:
+        return row + lane % 16, k + (lane // 16) * half
+    matrix = (lane // 8) % 2
+    term = lane % 8 + (lane // 16) * half
+    term = k + term
+    return row + matrix * 8, term
+
+
+def place_in_b(lane: Index, column: Index, k: Index, half: int, *, along_k: bool) -> tuple[Index, Index]:
+    """Column and term of the 16 bytes whose address a lane gives to load fragments of two times 8 columns of B: of
+    each, matrices of the lower and the upper half of the terms. Of 8 columns the first 16 lanes give the addresses."""
+    second = (lane // 16) * PRODUCT_N
+    if along_k:
+        term = ((lane // 8) % 2) * half
+        return column + (second + lane % 8), k + term
+    term = k + lane % 16
+    return column + second, term
 
 
 @dataclass(frozen=True)

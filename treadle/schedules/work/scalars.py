@@ -63,6 +63,7 @@ class Value(SSAValue):
     buffer: of a memref; given: the value of the one element of it that can be loaded
     sources: the register buffers that it was computed from
     product: the multiplication that gave it, which is free in an addition
+    number: of a constant; 1 of a predicate that always holds
     """
 
     first_use = None
@@ -190,7 +191,9 @@ class ScalarRecorder(KernelBuilder):
         left, right = cast("Position", a.position), cast("Position", b.position)
         if kind in _COMPARISONS:
             comparison = Comparison(_COMPARISONS[kind], left - right)
-            return Value(i1, None, () if comparison.is_known else (comparison,))
+            found = Value(i1, None, () if comparison.is_known else (comparison,))
+            found.number = 1 if comparison.is_known else None
+            return found
         if kind == "add":
             return Value(_INDEX, left + right)
         if kind == "sub":
@@ -213,6 +216,8 @@ class ScalarRecorder(KernelBuilder):
         return found
 
     def _logic(self, kind: str, a: Value, b: Value) -> Value:
+        if kind == "and" and (a.number == 1 or b.number == 1):
+            return b if a.number == 1 else a
         found = Value(i1)
         if kind in ("eq", "ne") and b.number is not None:
             is_same = bool(b.number) == (kind == "eq")
