@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -16,16 +15,12 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, MatmulOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
 from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.graph.extents import Extents, enclosing_function, extents_of
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_required_regions import (
-    Extents,
-    enclosing_function,
-    extent_below,
-    extents_of,
-    unknown_extent,
-)
+from treadle.passes.graph.graph_required_regions import unknown_extent
+from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.template import Anchor
 
 # Which member of a fused group is scheduled.
@@ -174,8 +169,6 @@ def _forget_names(op: Operation) -> None:
 
 # A product of a ranged model as it is in one call: with the extents that somebody needs then.
 
-_LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
-
 
 def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence[int]) -> tuple[int, ...]:
     """How many indices of each dimension are required where the extents have these values.
@@ -197,18 +190,14 @@ def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence
     return tuple(found)
 
 
-def needed_terms(anchor: MatmulOp, values: Sequence[int], extents: Extents) -> int:
-    """How many terms of a sum a call with these values of the extents computes: those that the mask of the right
-    operand's rows leaves, where loop-clamp-reductions ends the sum."""
-    producer, terms = anchor.b.owner, anchor.reduction_extent
-    if isinstance(producer, ComputeOp) and len(producer.body.block.args) > 1:
-        row = producer.body.block.args[-2]
-        for read in producer.reads():
-            test = None if read.predicate is None else read.predicate.owner
-            if isinstance(test, arith.CmpiOp) and test.predicate.value.data == _LESS and test.lhs is row:
-                number = extent_below(test.rhs, extents)
-                terms = terms if number is None else min(terms, max(1, values[number]))
-    return terms
+def needed_terms(anchor: MatmulOp, values: Sequence[int], *, fused: bool) -> int:
+    """How many terms of a sum a call with these values of the extents computes, at least 1.
+
+    fused: only masks in the product's own group end it, as `loop-clamp-reductions` finds them on a CPU; kernels for
+        GPUs end at those that other groups store, too
+    """
+    end = reduction_end(anchor, fused=fused)
+    return anchor.reduction_extent if end is None else max(1, min(anchor.reduction_extent, values[end.number]))
 
 
 def instance_of(

@@ -20,10 +20,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.artifact.cache import kernel_fingerprint
 from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.location import location_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of, required_within
+from treadle.passes.graph.graph_required_regions import required_within
 from treadle.passes.schedule.construct import (
     constructed,
     decision,
@@ -199,13 +200,15 @@ class PointTimes:
     @classmethod
     def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
         """None for another anchor than a product, and where all points need all of it."""
-        anchor, main = anchor_of(fused), enclosing_function(fused)
+        anchor = anchor_of(fused)
         if not points or not isinstance(anchor, MatmulOp):
             return None
-        required = required_within(fused, anchor.result)
-        extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
+        required, is_fused = required_within(fused, anchor.result), target.kind == "cpu"
         keys = [
-            (needed_shape(anchor.shape, required, point.extents), needed_terms(anchor, point.extents, extents))
+            (
+                needed_shape(anchor.shape, required, point.extents),
+                needed_terms(anchor, point.extents, fused=is_fused),
+            )
             for point in points
         ]
         found = cls(anchor, points, keys, target)

@@ -114,7 +114,7 @@ class Body:
         inner = () if reduce is None else reduce.body.block.args
         self._arguments: dict[SSAValue, int] = {arg: n for n, arg in enumerate((*compute.body.block.args, *inner))}
         self._reads = {at: n for n, at in enumerate(compute.reads())}
-        self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=True))
+        self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=False))
         self.positions = IterationPoint(b, nest)
         self.held: dict[int, StagedBuffer] = {}
         """The innermost stage of each read that has one here."""
