@@ -18,7 +18,7 @@ from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
 from treadle.ir import lower, parse
-from treadle.passes.schedule.instance import anchor_of, instance_of, needed_terms
+from treadle.passes.schedule.instance import CallShape, anchor_of, instance_of, needed_terms
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.gpu_work import GpuWork
@@ -204,7 +204,7 @@ def test_predictions_of_a_point_count_the_steps_of_its_call() -> None:
 
     def tensor_flops(n: int) -> float:
         terms = needed_terms(anchor, (n,), fused=False)
-        work = work_of(Group(instance_of(anchor, anchor.shape, terms=terms)), use, GPU)
+        work = work_of(Group(instance_of(anchor, CallShape(tuple(anchor.shape), terms))), use, GPU)
         assert isinstance(work, GpuWork)
         return work.tensor_flops
 

@@ -7,7 +7,7 @@ from xdsl.dialects.func import FuncOp
 
 from treadle.dialects.graph import MatmulOp
 from treadle.ir import lower, parse
-from treadle.passes.schedule.instance import instance_of, needed_terms
+from treadle.passes.schedule.instance import CallShape, instance_of, needed_terms
 
 MODULE = """
 func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x48xf32>, %m: tensor<i64>, %n: tensor<i64>) -> tensor<64x48xf32>
@@ -45,6 +45,6 @@ def test_terms_below_the_extent_of_a_mask(extent: str, dim: int, values: tuple[i
 
 def test_an_instance_has_these_terms() -> None:
     anchor, _ = product("n", 0)
-    instance = instance_of(anchor, (3, 48), terms=5)
+    instance = instance_of(anchor, CallShape((3, 48), 5))
+    assert isinstance(instance, MatmulOp)
     assert instance.shape == (3, 48) and instance.reduction_extent == 5
-    assert instance_of(anchor, (3, 48)).reduction_extent == 32
