@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast, get_args
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -160,7 +160,9 @@ class ArrangeOp(IRDLOperation):
     ```
     It is a composition of task mappings with the reduction in between: `block` and `thread` are spatial, `repeat` is
     repeated, in the order written. A spatial level in `repeat` before the last `thread` is one of virtual threads; a
-    reduction level in `block` is split-k, in `thread` a reduction across threads.
+    reduction level in `block` is split-k, in `thread` a reduction across threads. With `checks_borders` at the end,
+    each term is computed only where its indices exist, instead of from padded stages and clamped reads: what DietCode
+    (MLSys 2022), section 4.1, compares local padding with. No rule writes it.
     Rejected: a role that there is not, or one without levels; see `schedule.program` for the rest.
     """
 
@@ -169,13 +171,21 @@ class ArrangeOp(IRDLOperation):
     roles = prop_def(ArrayAttr)
     counts = prop_def(DenseArrayBase.constr(i64))
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
+    checks_borders = opt_prop_def(UnitAttr)
     traits = traits_def()
 
-    def __init__(self, groups: Sequence[tuple[Role, Sequence[SSAValue]]], min_blocks_per_sm: int | None = None):
+    def __init__(
+        self,
+        groups: Sequence[tuple[Role, Sequence[SSAValue]]],
+        min_blocks_per_sm: int | None = None,
+        *,
+        checks_borders: bool = False,
+    ):
         properties = {
             "roles": ArrayAttr([StringAttr(role) for role, _ in groups]),
             "counts": DenseArrayBase.from_list(i64, [len(levels) for _, levels in groups]),
             "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
+            "checks_borders": UnitAttr() if checks_borders else None,
         }
         super().__init__(operands=[[level for _, levels in groups for level in levels]], properties=properties)
 
@@ -206,6 +216,8 @@ class ArrangeOp(IRDLOperation):
             printer.print_string(")")
         if self.min_blocks_per_sm is not None:
             printer.print_string(f" min_blocks_per_sm {self.min_blocks_per_sm.value.data}")
+        if self.checks_borders is not None:
+            printer.print_string(" checks_borders")
 
     @classmethod
     def parse(cls, parser: Parser) -> ArrangeOp:
@@ -216,7 +228,8 @@ class ArrangeOp(IRDLOperation):
         least = None
         if parser.parse_optional_keyword("min_blocks_per_sm"):
             least = parser.parse_integer(allow_negative=False)
-        return cls(groups, least)
+        checks = parser.parse_optional_keyword("checks_borders") is not None
+        return cls(groups, least, checks_borders=checks)
 
 
 def _parse_role(parser: Parser) -> Role | None:

@@ -280,7 +280,9 @@ class _NestKernel:
         self.body = Body(self.b, compute, reduce, nest)
         self.stager = Stager(self.b, compute, nest, self.body, is_gpu=is_gpu)
         self.pipeline = Pipeline(self.b, nest, self.stager, self._name, self._trips)
-        self.whole = () if is_gpu or reduce is None else whole_along(nest)
+        self.whole = () if is_gpu or reduce is None or nest.checks_borders else whole_along(nest)
+        # A GPU's threads branch; the lanes of a CPU's vectors, of which some exist, have masks.
+        self.branches = is_gpu and nest.checks_borders
 
     def build(self, name: str) -> KernelOp:
         """The finished kernel."""
@@ -373,11 +375,13 @@ class _NestKernel:
         assert self.reduce is not None
         b, end = self.b, self.reduce.body.block.last_op
         assert isinstance(end, YieldOp), "verified"
-        term = widened(b, self.body.value(end.value, at))
-        inside = self.body.inside_terms(at)
-        if inside is not None:
-            term = b.select(inside, term, accumulators.identity())
-        accumulators.add(at, term)
+        here, known = (self.body.positions.inside(self.nest.axes, at), self.nest.axes) if self.branches else (None, ())
+        with b.when(here), self.body.positions.within(known):
+            term = widened(b, self.body.value(end.value, at))
+            inside = self.body.inside_terms(at)
+            if inside is not None:
+                term = b.select(inside, term, accumulators.identity())
+            accumulators.add(at, term)
 
     def _store(self, at: At, total: Scalar | None = None, has_result: Predicate | None = None) -> None:
         """The element at a position, given the reduction's total, unless it lies beyond the end."""

@@ -205,12 +205,14 @@ class Nest:
     below it.
 
     stages: those of one read from the outermost in
+    checks_borders: terms are computed where their indices exist, instead of from padded stages and clamped reads
     """
 
     workload: Workload
     groups: tuple[Group, ...]
     stages: tuple[Stage, ...] = ()
     min_blocks_per_sm: int | None = None
+    checks_borders: bool = False
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:

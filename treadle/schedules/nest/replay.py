@@ -78,8 +78,8 @@ class _Replay:
         groups = tuple(Group(role, tuple(map(self._level, levels))) for role, levels in arranged.groups)
         every = (self._stage(op, arranged) for op in staged)
         stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
-        least = arranged.min_blocks_per_sm
-        return Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data)
+        least = None if arranged.min_blocks_per_sm is None else arranged.min_blocks_per_sm.value.data
+        return Nest(self._workload, groups, tuple(stages), least, arranged.checks_borders is not None)
 
     def _name_axes(self, op: AxesOp) -> None:
         spatial, reduction = op.spatial.value.data, op.reduction.value.data

@@ -28,7 +28,8 @@ class IterationPoint:
     def __init__(self, b: KernelBuilder, nest: Nest):
         self._b, self._nest = b, nest
         self._within = frozenset[Axis]()
-        self._masked = {axis for axis in nest.axes if nest.overhangs(axis) and nest.masks(axis)}
+        masked = (axis for axis in nest.axes if nest.checks_borders or nest.masks(axis))
+        self._masked = {axis for axis in masked if nest.overhangs(axis)}
 
     @contextmanager
     def within(self, axes: Iterable[Axis]) -> Generator[None]:
