@@ -27,7 +27,7 @@ from benchmarks.dynamic_lengths import LAYERS, Workload, calls_of, workload
 from treadle.bench.interleave import interleave
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import DispatchAttr, UseAttr
-from treadle.passes.schedule.schedule_select import RangedSchedules
+from treadle.passes.schedule.ranged_schedule import RangedSchedules
 from treadle.shapes.decision_tree import tree_text
 
 Schedule = UseAttr | DispatchAttr

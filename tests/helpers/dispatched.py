@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import ModuleOp
 from treadle.api import resolve_target
 from treadle.backends.program import planned_main
 from treadle.dialects.graph import FusedOp
+from treadle.dialects.graph.extents import extents_of
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.ir import lower
-from treadle.passes.graph.graph_required_regions import extents_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES

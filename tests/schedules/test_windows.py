@@ -13,6 +13,7 @@ from tests.schedules.test_templates import check, defined, product, reduction, t
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.graph.layout.blocked_convolutions import Blocks, blocked_definition
@@ -21,7 +22,6 @@ from treadle.passes.graph.rewriting import shape_of
 from treadle.passes.graph.simplify_body import simplify_body
 from treadle.schedules.access_analysis import windows_of
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.target import Target
 
 

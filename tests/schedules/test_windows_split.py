@@ -9,8 +9,8 @@ import pytest
 from tests.schedules.test_templates import tensor
 from tests.schedules.test_windows import conv, in_blocks, last
 from treadle.dialects.graph import ComputeOp, PoolOp
+from treadle.dialects.graph.compute import only_reduce
 from treadle.schedules.access_analysis import WindowsSplit, windows_of, windows_split
-from treadle.schedules.templates.reduce_cpu import only_reduce
 
 IMAGE = conv((2, 32, 28, 14), (32, 1, 3, 3), 1, 32)
 LINE = PoolOp("max", tensor(1, 32, 33), [3], [2], [1, 1], [1])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import ceil
+from types import MappingProxyType
 from typing import Any
 
 from xdsl.dialects import arith, scf, vector
@@ -210,7 +211,8 @@ def emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]
             values[args[depth]] = i.value
             return level(depth + 1, inner)
 
-        return b.fold(args[depth].name_hint or f"k{depth}", shape[depth], carried, body)
+        extent = b.ends.get(args[depth], shape[depth])
+        return b.fold(args[depth].name_hint or f"k{depth}", extent, carried, body)
 
     return narrowed(b, level(0, start), op.result.type)
 
@@ -223,7 +225,10 @@ class KernelBuilder(DefinitionBuilder):
 
     inputs, output: the buffers that hold the operands and the result
     block, thread: their numbers
+    ends: of indices of reductions that end earlier in a call than their extents say
     """
+
+    ends: Mapping[SSAValue, Index] = MappingProxyType({})
 
     def __init__(self, inputs: Sequence[TensorType], output: TensorType):
         types = [*map(memref_of, inputs), memref_of(output), index, index]
@@ -318,7 +323,9 @@ class KernelBuilder(DefinitionBuilder):
             yield Index(block.args[0], self)
         block.add_op(scf.YieldOp())
 
-    def fold(self, name: str, extent: int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]) -> Scalar:
+    def fold(
+        self, name: str, extent: Index | int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]
+    ) -> Scalar:
         """A loop that carries a value: `body(index, carried)` gives the next."""
         block = Block(arg_types=[index, initial.type])
         block.args[0].name_hint, block.args[1].name_hint = name, "acc"

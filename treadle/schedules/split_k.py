@@ -20,6 +20,7 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import Space
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.reduction_end import ReductionEnd, steps_of
 from treadle.schedules.template import Knob, check_limit
 
 # Thread-block swizzle.
@@ -126,6 +127,12 @@ class Slices:
     def each(self) -> int:
         """Steps of a slice; the last one may have fewer, and then multiplies zeros."""
         return ceil(self.steps / self.number)
+
+    def length(self, b: KernelBuilder, end: ReductionEnd | None, operands: Sequence[SSAValue]) -> Index | int:
+        """Steps of a slice: where the product's terms end in a call, all slices share those that the call has."""
+        for buffer, name in zip(b.inputs, "AB", strict=False):
+            buffer.name_hint = name
+        return steps_of(b, end, operands, self.steps * self.block_k, self.number * self.block_k)
 
     @property
     def covered(self) -> int:

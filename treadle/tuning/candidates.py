@@ -27,7 +27,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of, group_of
-from treadle.passes.schedule.schedule_select import PointTimes, add_program
+from treadle.passes.schedule.ranged_schedule import PointTimes
+from treadle.passes.schedule.schedule_select import add_program
 from treadle.schedules.search.candidate import Candidate, CostModel, Task
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.gpu_work import AnyWork

@@ -22,14 +22,8 @@ from treadle.dialects.schedule import DispatchAttr, ProgramOp, TemplateOp, UseAt
 from treadle.errors import TreadleError
 from treadle.passes.schedule.construct import ProgramsOf, decision, default_programs, search_of
 from treadle.passes.schedule.instance import GroupProgram, group_program, ranged_group_program
-from treadle.passes.schedule.schedule_select import (
-    check_entry,
-    default_schedule,
-    module_points,
-    point_defaults,
-    ranged_schedule,
-    symbols_of,
-)
+from treadle.passes.schedule.ranged_schedule import module_points, point_defaults, ranged_schedule, symbols_of
+from treadle.passes.schedule.schedule_select import check_entry, default_schedule
 from treadle.schedules.joint import Point, Weights, checked
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched

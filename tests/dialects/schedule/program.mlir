@@ -9,7 +9,7 @@
 // CHECK-NEXT: %i0, %i1, %i2, %i3 = schedule.split %i by (%vi, %ti, %ri)
 // CHECK-NEXT: %j0, %j1, %j2, %j3 = schedule.split %j by (%vj, %tj, 4)
 // CHECK-NEXT: %k0, %k1 = schedule.split %k by (%kd)
-// CHECK-NEXT: schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3) min_blocks_per_sm 2
+// CHECK-NEXT: schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3) min_blocks_per_sm 2 checks_borders
 // CHECK-NEXT: %n = schedule.sample "buffers" from [1, 2]
 // CHECK-NEXT: schedule.stage 0 at %k0 in "shared" vector 4 buffers %n
 // CHECK-NEXT: schedule.stage 1 at %k0 in "shared" buffers 2 async
@@ -28,7 +28,7 @@ schedule.program @dense for "cuda" {
   %i0, %i1, %i2, %i3 = schedule.split %i by (%vi, %ti, %ri)
   %j0, %j1, %j2, %j3 = schedule.split %j by (%vj, %tj, 4)
   %k0, %k1 = schedule.split %k by (%kd)
-  schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3) min_blocks_per_sm 2
+  schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3) min_blocks_per_sm 2 checks_borders
   %n = schedule.sample "buffers" from [1, 2]
   schedule.stage 0 at %k0 in "shared" vector 4 buffers %n
   schedule.stage 1 at %k0 in "shared" buffers 2 async

@@ -11,11 +11,9 @@
 // One kernel is enough where tiles are shortened anyway.
 // CHECK:      graph.fused "linear" {
 // CHECK:      } schedule #schedule.use<"matmul_cpu",
-// Small blocks fill a GPU in short calls, large ones read less in long ones.
+// On a GPU small blocks, which no long call would take by default, serve the range alone as well as with large ones.
 // GPU:        graph.fused "scores" {
-// GPU:        } schedule #schedule.dispatch<#schedule.tree<e0 <= {{[0-9]+}} ? 0 : 1>, [#schedule.use<"matmul_simt",
-// GPU-SAME:     #schedule.use<"matmul_simt",
-// GPU-SAME:     #schedule.predicted<[1] {{.*}}, [128] {{.*}}> requires
+// GPU:        } schedule #schedule.use<"matmul_simt", {warps = [1, 2], repeats = [1, 1], thread = [2, 2],
 // GPU:        graph.fused "linear" {
 // GPU:        } schedule #schedule.use<"matmul_simt",
 func.func @main(%x: tensor<192x128x64xf32>, %w: tensor<192x128x64xf32>, %v: tensor<128x64xf32>, %u: tensor<64x480xf32>,

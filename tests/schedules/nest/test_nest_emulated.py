@@ -35,6 +35,7 @@ TILES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 schedule.arrange block(%i0, %j0) repeat(%i1, %j1) thread(%i2, %j2) loop(%k0) loop(%k1) repeat(%i3, %j3)
 """
 """A tile of 16 x 64 by a warp, with virtual threads."""
+CHECKED = TILES.replace("repeat(%i3, %j3)", "repeat(%i3, %j3) checks_borders")
 SLICES = """%i, %j, %k = schedule.axes 2 spatial, 1 reduction
 %i0, %i1, %i2 = schedule.split %i by (4, 3)
 %k0, %k1 = schedule.split %k by (16)
@@ -76,6 +77,8 @@ WRITTEN: dict[str, tuple[Case, str]] = {
     "copied ahead": (WHOLE, TILES + shared("%k0", "vector 4 buffers 3 async")),
     "copied ahead, ragged": (RAGGED, TILES + shared("%k0", "vector 4 buffers 2 async")),
     "copied far ahead": (TURNED, TILES + shared("%k0", "vector 2 buffers 6 async")),
+    "checks of borders": (RAGGED, CHECKED + shared("%k0", "vector 4 buffers 2")),
+    "checks of borders without stages": (RAGGED, CHECKED),
     "halves": (replace(WHOLE, dtype=np.float16), TILES + shared("%k0", "vector 4 buffers 3 async")),
     "ragged halves": (replace(RAGGED, dtype=np.float16), TILES + shared("%k0", "vector 4 buffers 2")),
     "doubles": (replace(RAGGED, dtype=np.float64), TILES + shared("%k0", "vector 4 buffers 2 async")),

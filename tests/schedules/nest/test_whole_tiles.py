@@ -42,6 +42,7 @@ schedule.mark vector %j2
 """
 ONE_STAGE = TILED + 'schedule.stage 1 at %k0 in "register"\n'
 STAGED = ONE_STAGE + 'schedule.stage 0 at %k0 in "register"\n'
+CHECKED = TILED.replace("repeat(%i1, %j2)", "repeat(%i1, %j2) checks_borders")
 FUSED = """%n, %o, %y, %x, %c, %u, %v = schedule.axes 4 spatial, 3 reduction
 %p = schedule.fuse %y, %x
 %o0, %o1 = schedule.split %o by (3)
@@ -72,14 +73,14 @@ CONVOLVED = Case(((1, 4, 9, 9), (8, 4, 3, 3)), convolution(2, 1, 0), epilogue=Tr
 
 @pytest.fixture(scope="module")
 def compiled() -> ProgramBatch[PrintedProgram, CompiledProgram]:
-    texts = {"tiled": TILED, "staged": STAGED}
+    texts = {"tiled": TILED, "staged": STAGED, "checked": CHECKED}
     makers = {f"{name} {m} {n}": partial(case_of, m, n, text) for name, text in texts.items() for m, n in PAIRS}
     made = {**makers, "fused": lambda: scheduled_by(CONVOLVED, CPU, lambda _: program(FUSED))}
     return ProgramBatch(made, Backend(partial(print_program, after="schedule"), compile_programs))
 
 
 @pytest.mark.parametrize(("rows", "columns"), PAIRS)
-@pytest.mark.parametrize("name", ["tiled", "staged"])
+@pytest.mark.parametrize("name", ["tiled", "staged", "checked"])
 def test_values(compiled: ProgramBatch[PrintedProgram, CompiledProgram], name: str, rows: int, columns: int) -> None:
     case = matrices(rows, columns)
     (actual,) = compiled[f"{name} {rows} {columns}"].run(case.inputs())
@@ -112,6 +113,16 @@ def test_whole_tiles_are_not_guarded(text: str) -> None:
     whole, ragged = versions(scheduled_by(case, CPU, lambda _: program(text)))
     assert not [op for op in whole.walk() if is_guarded(op)]
     assert [op for op in ragged.walk() if is_guarded(op)]
+
+
+def test_checks_of_borders_are_in_the_innermost_loop() -> None:
+    """Every tile has them, and none clamps or has a version without."""
+    module = case_of(2 * ROWS + 1, 3 * COLUMNS + 5, CHECKED)
+    assert not versions(module)
+    (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
+    inner = [op for op in kernel.body.walk() if isinstance(op, scf.ForOp)][-1]
+    assert [op for op in inner.walk() if is_guarded(op)]
+    assert not [op for op in kernel.body.walk() if isinstance(op, arith.MinSIOp)]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(ROWS - 1, COLUMNS - 1), (2 * ROWS, 2 * COLUMNS)])

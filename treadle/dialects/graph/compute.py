@@ -264,6 +264,12 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
         return cls(body, type, operators)
 
 
+def only_reduce(compute: ComputeOp) -> ReduceOp | None:
+    """The reduction of a definition that has exactly one, with no other inside it."""
+    reduces = [op for op in compute.body.walk() if isinstance(op, ReduceOp)]
+    return reduces[0] if len(reduces) == 1 and reduces[0].parent_op() is compute else None
+
+
 def yielded(region: Region) -> SSAValue:
     """The one value that a definition or a reduction ends with; VerifyException if it ends otherwise."""
     values = yielded_values(region)

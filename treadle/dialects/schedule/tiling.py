@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast, get_args
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, UnitAttr, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -164,7 +164,9 @@ class ArrangeOp(IRDLOperation):
     repeated, in the order written. A spatial level in `repeat` before the last `thread` is one of virtual threads; a
     reduction level in `block` is split-k, in `thread` a reduction across threads. `mma` is one product of a warp on
     tensor cores, of the rows, columns and terms of its levels (MetaSchedule's tensorize, appendix A.3); beside it
-    `thread` levels are warps, and what a warp multiplies has to be staged in shared memory.
+    `thread` levels are warps, and what a warp multiplies has to be staged in shared memory. With `checks_borders` at
+    the end, each term is computed only where its indices exist, instead of from padded stages and clamped reads: what
+    DietCode (MLSys 2022), section 4.1, compares local padding with. No rule writes it.
     Rejected: a role that there is not, or one without levels; see `schedule.program` for the rest.
     """
 
@@ -173,13 +175,21 @@ class ArrangeOp(IRDLOperation):
     roles = prop_def(ArrayAttr)
     counts = prop_def(DenseArrayBase.constr(i64))
     min_blocks_per_sm = opt_prop_def(IntegerAttr)
+    checks_borders = opt_prop_def(UnitAttr)
     traits = traits_def()
 
-    def __init__(self, groups: Sequence[tuple[Role, Sequence[SSAValue]]], min_blocks_per_sm: int | None = None):
+    def __init__(
+        self,
+        groups: Sequence[tuple[Role, Sequence[SSAValue]]],
+        min_blocks_per_sm: int | None = None,
+        *,
+        checks_borders: bool = False,
+    ):
         properties = {
             "roles": ArrayAttr([StringAttr(role) for role, _ in groups]),
             "counts": DenseArrayBase.from_list(i64, [len(levels) for _, levels in groups]),
             "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
+            "checks_borders": UnitAttr() if checks_borders else None,
         }
         super().__init__(operands=[[level for _, levels in groups for level in levels]], properties=properties)
 
@@ -210,6 +220,8 @@ class ArrangeOp(IRDLOperation):
             printer.print_string(")")
         if self.min_blocks_per_sm is not None:
             printer.print_string(f" min_blocks_per_sm {self.min_blocks_per_sm.value.data}")
+        if self.checks_borders is not None:
+            printer.print_string(" checks_borders")
 
     @classmethod
     def parse(cls, parser: Parser) -> ArrangeOp:
@@ -220,7 +232,8 @@ class ArrangeOp(IRDLOperation):
         least = None
         if parser.parse_optional_keyword("min_blocks_per_sm"):
             least = parser.parse_integer(allow_negative=False)
-        return cls(groups, least)
+        checks = parser.parse_optional_keyword("checks_borders") is not None
+        return cls(groups, least, checks_borders=checks)
 
 
 def _parse_role(parser: Parser) -> Role | None:

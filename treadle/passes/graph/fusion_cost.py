@@ -25,6 +25,7 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.dtypes import byte_width, is_float
+from treadle.dialects.graph.extents import enclosing_function, extent_below, extents_of
 from treadle.passes.graph.definition_analysis import (
     moves_data,
     reads_by_user,
@@ -34,7 +35,6 @@ from treadle.passes.graph.definition_analysis import (
     worth_storing,
 )
 from treadle.passes.graph.fusion_group import Group, tensors_of
-from treadle.passes.graph.graph_required_regions import enclosing_function, extent_below, extents_of
 from treadle.target import Target
 
 # Tensors whose elements a definition compares with each other: they are stored, and not computed at each read.

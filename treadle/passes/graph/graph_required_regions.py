@@ -11,13 +11,14 @@ from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue, Use
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, FusedOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
+from treadle.dialects.graph.extents import Extents, enclosing_function, extent_below, extents_of
 from treadle.dialects.graph.fused import Constraint, check_required, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
@@ -31,18 +32,6 @@ from treadle.passes.graph.definition_analysis import defined, read_index, shape_
 Facts: TypeAlias = Mapping[tuple[Expr, int], int]
 """(an expression without its constant, the number of an extent) -> the constant, with which it is less than the extent.
 The larger the constant, the more a fact says; none at all say nothing."""
-
-Extents: TypeAlias = Mapping[SSAValue, int]
-"""The arguments of @main that are extents, and their numbers."""
-
-
-def extents_of(main: FuncOp) -> Extents:
-    """The last arguments of @main, as many as its attribute `extents` names; none without it."""
-    names = main.attributes.get("extents")
-    if not isinstance(names, ArrayAttr) or not names.data:
-        return {}
-    count, args = len(names.data), main.body.block.args
-    return {arg: n for n, arg in enumerate(args[len(args) - count :])}
 
 
 def unknown_extent(number: int, count: int) -> TreadleError:
@@ -62,14 +51,6 @@ class ExtentArguments:
         if number not in self._tensors:
             raise unknown_extent(number, len(self._tensors))
         return self._tensors[number]
-
-
-def enclosing_function(op: Operation) -> FuncOp | None:
-    """The function that an operation is in; None if it is in none."""
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, FuncOp):
-        parent = parent.parent_op()
-    return parent
 
 
 def both(a: Facts, b: Facts) -> Facts:
@@ -98,30 +79,6 @@ def facts_from(required: object, indices: Sequence[Expr]) -> Facts:
 def required_from(facts: Facts) -> RequiredAttr:
     """The attribute for facts about dimensions (`treadle.dialects.graph.fused.dimension`)."""
     return RequiredAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
-
-
-def extent_below(value: SSAValue, extents: Extents) -> int | None:
-    """The number of an extent that is never less than an index: it is read, converted and clamped; else None.
-
-    Extents count from 0, so that a lower limit up to 0 changes nothing.
-    """
-    op = value.owner
-    if isinstance(op, arith.IndexCastOp):
-        return extent_below(op.input, extents)
-    if isinstance(op, arith.MinSIOp):
-        found = (extent_below(side, extents) for side in op.operands)
-        return next((number for number in found if number is not None), None)
-    if isinstance(op, arith.MaxSIOp):
-        known = [side for side in op.operands if not _is_at_most_zero(side)]
-        return extent_below(known[0], extents) if len(known) == 1 else None
-    if isinstance(op, AtOp) and not op.indices and op.predicate is None:
-        return extents.get(op.source)
-    return None
-
-
-def _is_at_most_zero(value: SSAValue) -> bool:
-    op = value.owner
-    return isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr) and op.value.value.data <= 0
 
 
 # What facts about a read say of the tensor that is read.

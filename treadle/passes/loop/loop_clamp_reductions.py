@@ -13,10 +13,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
+from treadle.dialects.graph.extents import Extents, enclosing_function, extents_of
 from treadle.dialects.loop import AllocOp, KernelOp, LoadOp, StoreOp
 from treadle.dialects.task import ForOp, YieldOp, repeat
 from treadle.dialects.task.ops import MapAttr
-from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
 from treadle.passes.loop.kernels import constant_index, loops_in, trip_count
 from treadle.passes.loop.required_levels import computation, drop_test, is_accessed_by_element, text_of
 

@@ -25,6 +25,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import RequiredAttr
+from treadle.dialects.graph.extents import Extents, extents_of
 from treadle.dialects.loop import DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.scalar import number_op
 from treadle.dialects.task import ForOp
@@ -33,7 +34,6 @@ from treadle.index.contiguity import LANE, in_lanes
 from treadle.index.expr import Expr, const, floordiv, mod, var
 from treadle.index.reader import Bounds, IndexReader, comparisons_around, comparisons_in
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_required_regions import Extents, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.required_levels import read_extent

@@ -12,12 +12,12 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.graph.extents import Extents, enclosing_function, extents_of
 from treadle.dialects.loop import AllocOp, KernelOp
 from treadle.index.algebra import always_less
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Div, Expr, Var, floordiv, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations
 from treadle.passes.loop.required_levels import Condition, Levels, RequiredLevel, read_extent

@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph import RequiredAttr
+from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.graph.fused import Constraint
 from treadle.dialects.loop import AllocOp, DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.task import ForOp, YieldOp, repeat
@@ -23,7 +24,7 @@ from treadle.index.algebra import depends_on, split_linear
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_required_regions import ExtentArguments, enclosing_function, extents_of
+from treadle.passes.graph.graph_required_regions import ExtentArguments
 from treadle.passes.loop.inline_body import KernelArguments
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.required_levels import constraint_on, is_accessed_by_element, read_extent

@@ -14,12 +14,12 @@ from xdsl.traits import MemoryEffectKind
 
 from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import RequiredAttr
+from treadle.dialects.graph.extents import Extents
 from treadle.dialects.graph.fused import Constraint, dimension
 from treadle.dialects.loop import AllocOp, ArriveOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
 from treadle.index.algebra import always_less, span_of
 from treadle.index.expr import Div, Expr, Monomial, Var, floordiv, mod, sum_of, var
 from treadle.index.reader import IndexReader
-from treadle.passes.graph.graph_required_regions import Extents
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.private_buffers import is_of_launch, is_private
 

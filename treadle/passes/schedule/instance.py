@@ -1,4 +1,4 @@
-"""Parts of a model by themselves: a fused group as a program, and a product as it is in one call."""
+"""Parts of a model by themselves: a fused group as a program, and its anchor as it is in one call."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import ComputeOp, ConstantOp, FusedOp, MatmulOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
-from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.graph import (
+    AttentionOp,
+    ComputeOp,
+    ConstantOp,
+    FusedOp,
+    MatmulOp,
+    ReduceOp,
+    RequiredAttr,
+    WholeOp,
+    YieldOp,
+)
+from treadle.dialects.graph.compute import only_reduce, yielded_values
+from treadle.dialects.graph.extents import Extents, enclosing_function, extents_around, extents_of
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_required_regions import (
-    Extents,
-    enclosing_function,
-    extent_below,
-    extents_of,
-    unknown_extent,
-)
+from treadle.passes.graph.graph_required_regions import unknown_extent
+from treadle.schedules.reduction_end import reduction_end
+from treadle.schedules.row_analysis import Rows, analyse_rows
 from treadle.schedules.template import Anchor
 
 # Which member of a fused group is scheduled.
@@ -172,9 +178,7 @@ def _forget_names(op: Operation) -> None:
                     arg.name_hint = None
 
 
-# A product of a ranged model as it is in one call: with the extents that somebody needs then.
-
-_LESS = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
+# An anchor of a ranged model as it is in one call: with the extents that are required then.
 
 
 def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence[int]) -> tuple[int, ...]:
@@ -197,38 +201,127 @@ def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence
     return tuple(found)
 
 
-def needed_terms(anchor: MatmulOp, values: Sequence[int], extents: Extents) -> int:
-    """How many terms of a sum a call with these values of the extents computes: those that the mask of the right
-    operand's rows leaves, where loop-clamp-reductions ends the sum."""
-    producer, terms = anchor.b.owner, anchor.reduction_extent
-    if isinstance(producer, ComputeOp) and len(producer.body.block.args) > 1:
-        row = producer.body.block.args[-2]
-        for read in producer.reads():
-            test = None if read.predicate is None else read.predicate.owner
-            if isinstance(test, arith.CmpiOp) and test.predicate.value.data == _LESS and test.lhs is row:
-                number = extent_below(test.rhs, extents)
-                terms = terms if number is None else min(terms, max(1, values[number]))
-    return terms
+@dataclass(frozen=True)
+class CallShape:
+    """What a call computes of an anchor: the extents of its result, and the terms along its reduction, which are the
+    keys of attention."""
+
+    shape: tuple[int, ...]
+    terms: int
 
 
-def instance_of(
-    anchor: MatmulOp, shape: Sequence[int], *, terms: int | None = None, is_plain: bool = False
-) -> MatmulOp:
-    """A product of this result and of so many terms, in a group with nothing but the definitions of its operands: these
-    have fewer elements, and read what they read of tensors as large as they are. The operands of a plain one come from
-    outside."""
-    *batch, rows, columns = shape
-    block, group, terms = Block(), anchor.parent_op(), terms or anchor.reduction_extent
+def whole_shape(anchor: Anchor) -> CallShape:
+    """The shape of the largest call."""
+    return CallShape(tuple(anchor.shape), _all_terms(anchor))
+
+
+def call_shape(anchor: Anchor, required: RequiredAttr, values: Sequence[int], *, fused: bool) -> CallShape:
+    """What a call with these values of the extents computes of an anchor of which `required` is needed.
+
+    fused: only masks in the anchor's own group end a product's sum, as `loop-clamp-reductions` finds them on a CPU, and
+        no other fold; kernels for GPUs end at those that other groups store, too (`reduction_end`)
+    """
+    needed, whole = list(needed_shape(anchor.shape, required, values)), anchor.shape
+    if isinstance(anchor, AttentionOp):
+        # Elements of a head are multiplied together, and heads share keys.
+        needed[-1] = whole[-1]
+        if len(needed) > 2:
+            needed[-3] = whole[-3]
+    elif isinstance(anchor, ComputeOp):
+        rows = analyse_rows(anchor)
+        # Row computations go over all columns, whose masks are data.
+        for d in rows.inner if isinstance(rows, Rows) else ():
+            needed[d] = whole[d]
+    return CallShape(tuple(needed), needed_terms(anchor, values, fused=fused))
+
+
+def needed_terms(anchor: Anchor, values: Sequence[int], *, fused: bool) -> int:
+    """How many terms of a sum a call with these values of the extents computes, at least 1; `fused` as of
+    `call_shape`."""
+    most = _all_terms(anchor)
+    if isinstance(anchor, AttentionOp):
+        number = None if anchor.length is None else extents_around(anchor).get(anchor.length)
+    else:
+        end = None if fused and not isinstance(anchor, MatmulOp) else reduction_end(anchor, fused=fused)
+        number = None if end is None else end.number
+    return most if number is None else max(1, min(most, values[number]))
+
+
+def _all_terms(anchor: Anchor) -> int:
+    if isinstance(anchor, MatmulOp):
+        return anchor.reduction_extent
+    if isinstance(anchor, AttentionOp):
+        return anchor.scores_shape[-1]
+    reduce = only_reduce(anchor) if isinstance(anchor, ComputeOp) else None
+    return 1 if reduce is None else next((extent for extent in reduce.shape if extent > 1), 1)
+
+
+def instance_of(anchor: Anchor, call: CallShape) -> Anchor:
+    """An anchor that computes what a call does, in a group with nothing but the definitions of its operands: these have
+    fewer elements, and read what they read of tensors as large as they are.
+
+    TreadleError for an operator of which no part is one, such as Winograd's convolution.
+    """
+    block, group = Block(), anchor.parent_op()
+    if isinstance(anchor, MatmulOp):
+        found: Anchor = _product_of(anchor, call, block, group)
+    elif isinstance(anchor, AttentionOp):
+        found = _attention_of(anchor, call, block, group)
+    elif isinstance(anchor, ComputeOp):
+        found = _definition_of(anchor, call, block, group)
+    else:
+        raise TreadleError(
+            f"no part of {anchor.name} is one", location_of(anchor), "a product, attention, a definition"
+        )
+    block.add_ops([found, YieldOp(found.result)])
+    FusedOp("instance", Region(block))
+    return found
+
+
+def _product_of(anchor: MatmulOp, call: CallShape, block: Block, group: Operation | None) -> MatmulOp:
+    *batch, rows, columns = call.shape
     operands: list[SSAValue] = []
-    for operand, last in ((anchor.a, (rows, terms)), (anchor.b, (terms, columns))):
-        own = shape_of(operand)
-        wanted = (*(batch if len(own) > 2 else ()), *last)
-        operands.append(_smaller(operand, wanted, block, None if is_plain else group))
+    for operand, last in ((anchor.a, (rows, call.terms)), (anchor.b, (call.terms, columns))):
+        wanted = (*(batch if len(shape_of(operand)) > 2 else ()), *last)
+        operands.append(_smaller(operand, wanted, block, group))
     product = MatmulOp(*operands, sums=anchor.sums)
     product.precision = anchor.precision
-    block.add_ops([product, YieldOp(product.result)])
-    FusedOp("instance", Region(block))
     return product
+
+
+def _attention_of(anchor: AttentionOp, call: CallShape, block: Block, group: Operation | None) -> AttentionOp:
+    """Without a length: all of its keys exist."""
+    *batch, rows, _ = call.shape
+    q, k, v = (shape_of(each) for each in (anchor.q, anchor.k, anchor.v))
+    # Batches are those of the call, heads all of them.
+    outer = tuple(batch[:-1])
+    shapes = ((*batch, rows, q[-1]), (*outer, *k[-3:-2], call.terms, k[-1]), (*outer, *v[-3:-2], call.terms, v[-1]))
+    operands = (anchor.q, anchor.k, anchor.v)
+    queries, keys, values = (_smaller(each, s, block, group) for each, s in zip(operands, shapes, strict=True))
+    mask = None
+    if anchor.mask is not None:
+        scores, own = (*batch, rows, call.terms), shape_of(anchor.mask)
+        wanted = tuple(map(min, own, scores[len(scores) - len(own) :]))
+        mask = _smaller(anchor.mask, wanted, block, group)
+    causal, guard = bool(anchor.causal.value.data), bool(anchor.guard.value.data)
+    return AttentionOp(queries, keys, values, mask, scale=anchor.scale.value.data, causal=causal, guard=guard)
+
+
+def _definition_of(anchor: ComputeOp, call: CallShape, block: Block, group: Operation | None) -> ComputeOp:
+    """A definition with fewer elements and terms; what it reads is as large as it was."""
+    known: dict[SSAValue, SSAValue] = {}
+    for tensor in anchor.tensors():
+        known[tensor] = _smaller(tensor, shape_of(tensor), block, group)
+    copy = anchor.clone(known)
+    reduce = only_reduce(copy)
+    if reduce is not None and call.terms < _all_terms(anchor):
+        first = next(n for n, extent in enumerate(reduce.shape) if extent > 1)
+        extents = [call.terms if n == first else extent for n, extent in enumerate(reduce.shape)]
+        reduce.extents = DenseArrayBase.from_list(i64, extents)
+    type = TensorType(anchor.type.get_element_type(), call.shape)
+    result = Rewriter.replace_value_with_new_type(copy.result, type)
+    assert isinstance(result.owner, ComputeOp)
+    return result.owner
 
 
 def _smaller(operand: SSAValue, shape: Sequence[int], block: Block, group: Operation | None) -> SSAValue:

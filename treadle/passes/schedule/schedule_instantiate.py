@@ -13,12 +13,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import ComputeOp, FusedOp, WholeOp
+from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.graph.operation_count import count_operations
 from treadle.dialects.loop import DispatchOp, KernelOp
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_deduplicate import joined_tensors
-from treadle.passes.graph.graph_required_regions import enclosing_function, extents_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import check_use
 from treadle.schedules.nest.kernel import nest_kernel
@@ -64,7 +64,8 @@ class ScheduleInstantiatePass(ModulePass):
         for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
             if isinstance(fused.schedule, DispatchAttr):
                 _spread(fused, fused.schedule)
-        for fused in [inner for inner in op.walk() if isinstance(inner, FusedOp)]:
+        # Backwards: where a reduction ends follows from the definitions of what it reads (`reduction_end`).
+        for fused in reversed([inner for inner in op.walk() if isinstance(inner, FusedOp)]):
             if fused.schedule is not None:
                 instantiate(fused, target, programs)
         for program in programs.values():

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
-from math import inf
 from pathlib import Path
-from typing import TypeAlias
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.artifact.cache import kernel_fingerprint
-from treadle.dialects.dispatch_tree import Prediction
-from treadle.dialects.graph import FusedOp, MatmulOp
+from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import location_of
-from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of, required_within
 from treadle.passes.schedule.construct import (
     constructed,
     decision,
@@ -32,225 +27,19 @@ from treadle.passes.schedule.construct import (
     template_programs,
 )
 from treadle.passes.schedule.instance import (
-    SYMBOLS,
     anchor_of,
     group_program,
-    instance_of,
-    needed_shape,
-    needed_terms,
     ranged_group_program,
 )
+from treadle.passes.schedule.ranged_schedule import RangedSchedules, depends_on_call, symbols_of
 from treadle.schedules.default_template import default_template
-from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
-from treadle.schedules.register_tile import SHORT_HEIGHTS
-from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
-from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, predicted_seconds
-from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
-from treadle.schedules.search.programs import Replayed, decisions_of, replay
-from treadle.schedules.template import Choices, Template
+from treadle.schedules.search.programs import decisions_of, replay
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
-from treadle.schedules.work.group import Group
-from treadle.schedules.work.recorder import work_of
-from treadle.shapes.dim import parse_dim
 from treadle.target import Target
 from treadle.target.host import hardware_of
 from treadle.target.options import Construction, parse_construction
-
-# Which kernels a product of a ranged model gets: those that a cost model predicts to be worth dispatching among.
-
-LEAST_GAIN = 0.1
-"""The part of its throughput, relative to the best micro-kernel's and averaged over the points, by which a further
-kernel has to raise that of a group: docs/adr/0046 has the measurement."""
-LEAST_LOSS = 0.05
-"""The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
-_Instance: TypeAlias = tuple[tuple[int, ...], int]
-"""The extents of a product's result, and its terms."""
-
-
-class RangedSchedules:
-    """The kernels of a module's groups; those of equal groups are chosen once."""
-
-    def __init__(self, target: Target):
-        self._target = target
-        self._known: dict[tuple[str, str], UseAttr | DispatchAttr] = {}
-
-    def of(self, fused: FusedOp, default: UseAttr) -> UseAttr | DispatchAttr:
-        """What `ranged_schedule` says of a group."""
-        if fused.required_regions is None:
-            return default
-        key = group_program(fused).digest(), str(fused.required_regions)
-        if key not in self._known:
-            self._known[key] = ranged_schedule(fused, self._target, default)
-        return self._known[key]
-
-
-def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr | DispatchAttr:
-    """The kernels of a group whose result is needed in part: the default one, or several with a tree over extents.
-
-    Candidates are what the templates take by default for the product's extents at some points of the range; each is
-    predicted at every point, with the rounds and the padding that it has there. The first kernel is the default one,
-    or one whose panels are all equal, where the default's last panel is narrower and the kernels' throughput is higher
-    with the other. Groups of other anchors, whose schedules do not depend on such extents or are not predicted, have
-    their default.
-    """
-    points = module_points(fused)
-    times = PointTimes.of(fused, points, target)
-    if times is None or len(times.instances) < 2:
-        return default
-    first = [default, *_equal_panels(times.anchor, default, target)]
-    uses = list(dict.fromkeys([*first, *_defaults(times.anchor, list(times.instances.values()), target)]))
-    if len(uses) == 1:
-        return default
-    table = {use: times.of_use(use) for use in uses}
-    if inf in table[default]:
-        return default
-    found = [chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, use) for use in first]
-    weights = [point.weight for point in points]
-    chosen = max(found, key=lambda each: throughput(table, weights, each.kernels))
-    return chosen.kernels[0] if len(chosen.kernels) == 1 else dispatch_of(chosen, points, table)
-
-
-def dispatch_of(
-    chosen: Chosen[UseAttr], points: Sequence[Point], table: Mapping[UseAttr, Sequence[float]]
-) -> DispatchAttr:
-    """A choice as a decision, with what was predicted."""
-    best = [min(times[n] for times in table.values()) for n in range(len(points))]
-    predicted = [
-        Prediction(point.extents, point.weight, (*(table[kernel][n] for kernel in chosen.kernels), best[n]))
-        for n, point in enumerate(points)
-    ]
-    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
-
-
-def symbols_of(fused: FusedOp) -> tuple[str, ...]:
-    """The ranges of the symbols of a group's module, as texts."""
-    main = enclosing_function(fused)
-    return () if main is None else tuple(_texts(main, SYMBOLS))
-
-
-def module_points(fused: FusedOp, weights: Weights | None = None, most: int = POINTS) -> list[Point]:
-    """At most so many points of the range of a group's module; none without a range."""
-    main, symbols = enclosing_function(fused), [parse_dim(text) for text in symbols_of(fused)]
-    if main is None or not symbols or not extents_of(main):
-        return []
-    return points_of(symbols, _texts(main, "extents"), weights, most)
-
-
-def _texts(main: FuncOp, name: str) -> list[str]:
-    given = main.attributes.get(name)
-    texts = given.data if isinstance(given, ArrayAttr) else ()
-    return [each.data for each in texts if isinstance(each, StringAttr)]
-
-
-def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> list[UseAttr]:
-    """The defaults of a group's product at some points, as far as they are legal for the group; none without one."""
-    anchor = anchor_of(fused)
-    if not isinstance(anchor, MatmulOp):
-        return []
-    required = required_within(fused, anchor.result)
-    shapes = dict.fromkeys(needed_shape(anchor.shape, required, point.extents) for point in points)
-    found = _defaults(anchor, [instance_of(anchor, shape) for shape in shapes], target)
-    return list(dict.fromkeys(found))
-
-
-def _defaults(anchor: MatmulOp, instances: Sequence[MatmulOp], target: Target) -> list[UseAttr]:
-    """The defaults of some instances, as far as they are legal for the product itself."""
-    defaults: dict[object, tuple[Template, Choices]] = {}
-    for instance in instances:
-        template = default_template(instance, target)
-        if template is not None and template.fits(anchor):
-            default = template.canonical(instance, template.default(instance, target), target)
-            defaults[template.name, *default.items()] = template, default
-    found: list[UseAttr] = []
-    for template, default in defaults.values():
-        choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
-        try:
-            template.check(anchor, choices, target, "")
-        except TreadleError:
-            continue
-        found.append(UseAttr.get(template.name, choices))
-    return found
-
-
-def _equal_panels(anchor: MatmulOp, default: UseAttr, target: Target) -> list[UseAttr]:
-    """The default on a CPU with panels that are all equal, where the last one is narrower, which is code of its own."""
-    if default.template.data != MatmulCpu.name:
-        return []
-    return [UseAttr.get(MatmulCpu.name, choices) for choices in equal_panels(anchor, default.knobs(), target)]
-
-
-class PointTimes:
-    """The predicted seconds of a product's kernels at points of a range: with the rounds and the padding that blocks of
-    the whole product's kernel have for the extents of each.
-
-    A micro-kernel is one for all points: what a block does is known from the whole product, and a point decides how
-    many of them there are, and how much of their work is padding. Source: DietCode (MLSys 2022), equations 2 and 3.
-    """
-
-    def __init__(self, anchor: MatmulOp, points: Sequence[Point], keys: Sequence[_Instance], target: Target):
-        self.anchor, self._target, self._keys = anchor, target, keys
-        self._weights = [point.weight for point in points]
-        self.instances = {(shape, terms): instance_of(anchor, shape, terms=terms) for shape, terms in keys}
-        self._whole: _Instance = (tuple(anchor.shape), anchor.reduction_extent)
-
-    @classmethod
-    def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
-        """None for another anchor than a product, and where all points need all of it."""
-        anchor, main = anchor_of(fused), enclosing_function(fused)
-        if not points or not isinstance(anchor, MatmulOp):
-            return None
-        required = required_within(fused, anchor.result)
-        extents: Extents = {} if main is None or target.kind != "cpu" else extents_of(main)
-        keys = [
-            (needed_shape(anchor.shape, required, point.extents), needed_terms(anchor, point.extents, extents))
-            for point in points
-        ]
-        found = cls(anchor, points, keys, target)
-        return found if found.instances.keys() != {found._whole} else None
-
-    def of_use(self, use: UseAttr) -> list[float]:
-        """The seconds of a template's kernel at each point; infinite where nothing predicts it."""
-        seconds = self._of_use(use, self.instances)
-        return [seconds[key] for key in self._keys]
-
-    def mean(self, candidate: Candidate, search: Task) -> float:
-        """The mean over the calls that the points stand for, as a part of what the whole product takes; infinite where
-        nothing predicts that. Of nests, each point is predicted as a product of its own.
-
-        search: of the whole product; TreadleError for a candidate that is not legal
-        """
-        replayed, every = search.replay(candidate), {**self.instances, self._whole: self.anchor}
-        if isinstance(replayed, UseAttr):
-            seconds = self._of_use(replayed, every)
-        else:
-            program = search.by_name[candidate.program]
-            of_point = partial(replay, program, candidate.decisions, target=self._target)
-            seconds = {key: self._seconds(of_point, each) for key, each in every.items()}
-        if inf in seconds.values():
-            return inf
-        total = sum(weight * seconds[key] for key, weight in zip(self._keys, self._weights, strict=True))
-        return total / seconds[self._whole]
-
-    def _of_use(self, use: UseAttr, instances: Mapping[_Instance, MatmulOp]) -> dict[_Instance, float]:
-        if use.template.data != MatmulCpu.name:
-            return {key: self._seconds(lambda _: use, instance) for key, instance in instances.items()}
-        choices, target = use.knobs(), self._target
-        grid, loads = blocks_of(self.anchor, choices, target), right_loads(self.anchor, choices, target)
-        works = {
-            key: product_work(each, choices, target, SHORT_HEIGHTS, grid, loads) for key, each in instances.items()
-        }
-        return {key: cpu_seconds(work, target, UNHIDDEN) for key, work in works.items()}
-
-    def _seconds(self, replayed: Callable[[MatmulOp], Replayed], instance: MatmulOp) -> float:
-        """Of the kernel that an instance gets, whose blocks are as large as those of the whole product's; infinite for
-        one that is not legal."""
-        try:
-            return predicted_seconds(work_of(Group(instance), replayed(instance), self._target), self._target)
-        except TreadleError:
-            return inf
 
 
 @dataclass(frozen=True)
@@ -264,8 +53,8 @@ class ScheduleSelectPass(ModulePass):
     ```mlir
     %y = graph.fused "matmul" { ... } schedule #schedule.use<"matmul_cpu", {rows = 8, ...}> : tensor<128x768xf32>
     ```
-    A product of a ranged model gets a `#schedule.dispatch` of several kernels where the cost model says that these
-    serve the range better than one.
+    A group of a ranged model gets a `#schedule.dispatch` of several kernels where the cost model says that these serve
+    the range better than one.
     target: the text of a target, `cpu` or `sm_80` and so on.
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
@@ -291,10 +80,10 @@ class ScheduleSelectPass(ModulePass):
                 used += [] if entry is None else [entry]
                 if entry is not None:
                     fused.schedule = placed(op, entry.schedule)
-                elif fused.required_regions is None:
-                    fused.schedule = _placed_one(op, searched.of(fused))
-                else:
+                elif depends_on_call(fused):
                     fused.schedule = ranged.of(fused, default_schedule(fused, target))
+                else:
+                    fused.schedule = _placed_one(op, searched.of(fused))
         _warn_of_stale(used, self.database)
 
 

@@ -21,6 +21,7 @@ from treadle.schedules.nest.nest import Axis, Nest
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.staging import Pipeline, Stager
 from treadle.schedules.nest.workload import definition_of
+from treadle.schedules.reduction_end import ReductionEnd, reduction_end, terms_of, with_end
 from treadle.schedules.split_k import block_coordinates
 from treadle.schedules.template import Anchor
 from treadle.target import Target
@@ -112,7 +113,9 @@ def nest_kernel(
     """The kernel of an anchor, taking its operands; `definition`: that of the anchor, where the caller has it. Raises
     what `definition_of` raises."""
     compute, reduce = definition_of(anchor) if definition is None else definition
-    kernel = _NestKernel(compute, reduce, nest, is_gpu=target.is_cuda).build(name)
+    # A CPU's loops end where `loop-clamp-reductions` finds that they may, since they need no barriers.
+    end = reduction_end(anchor) if target.is_cuda else None
+    kernel = _NestKernel(compute, reduce, nest, end, is_gpu=target.is_cuda).build(name)
     if compute is not anchor and definition is None:
         compute.erase()
     return kernel
@@ -126,14 +129,18 @@ class _NestKernel:
     accumulators that lie inside of all extents have code of their own, without any of this along spatial axes.
     """
 
-    def __init__(self, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest, *, is_gpu: bool):
-        self.compute, self.reduce, self.nest = compute, reduce, nest
-        self.tensors = compute.tensors()
+    def __init__(
+        self, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest, end: ReductionEnd | None, *, is_gpu: bool
+    ):
+        self.compute, self.reduce, self.nest, self.end = compute, reduce, nest, end
+        self.tensors = with_end(compute.tensors(), end)
         self.b = kernel_builder(self.tensors, compute.type)
         self.body = Body(self.b, compute, reduce, nest)
         self.stager = Stager(self.b, compute, nest, self.body, is_gpu=is_gpu)
-        self.pipeline = Pipeline(self.b, nest, self.stager, self._name)
-        self.whole = () if is_gpu or reduce is None else whole_along(nest)
+        self.pipeline = Pipeline(self.b, nest, self.stager, self._name, self._trips)
+        self.whole = () if is_gpu or reduce is None or nest.checks_borders else whole_along(nest)
+        # A GPU's threads branch; the lanes of a CPU's vectors, of which some exist, have masks.
+        self.branches = is_gpu and nest.checks_borders
 
     def build(self, name: str) -> KernelOp:
         """The finished kernel."""
@@ -247,11 +254,13 @@ class _NestKernel:
         assert self.reduce is not None
         b, end = self.b, self.reduce.body.block.last_op
         assert isinstance(end, YieldOp), "verified"
-        term = widened(b, self.body.value(end.value, at))
-        inside = self.body.inside_terms(at)
-        if inside is not None:
-            term = b.select(inside, term, accumulators.identity())
-        accumulators.add(at, term)
+        here, known = (self.body.positions.inside(self.nest.axes, at), self.nest.axes) if self.branches else (None, ())
+        with b.when(here), self.body.positions.within(known):
+            term = widened(b, self.body.value(end.value, at))
+            inside = self.body.inside_terms(at)
+            if inside is not None:
+                term = b.select(inside, term, accumulators.identity())
+            accumulators.add(at, term)
 
     def _store(self, at: At, total: Scalar | None = None, has_result: Predicate | None = None) -> None:
         """The element at a position, given the reduction's total, unless it lies beyond the end."""
@@ -264,6 +273,23 @@ class _NestKernel:
         inside = self.body.positions.inside([axis for axis in self.nest.axes if not axis.is_reduction], at)
         where = [indices[n] for n in range(len(self.compute.shape))]
         b.store(value, b.output, where, all_of([inside, has_result]))
+
+    def _trips(self, number: int, at: At) -> Index | int:
+        """Iterations of a level: as many as there are, or as the call has terms for where it is the outermost loop
+        over them, at least one."""
+        nest, end, level = self.nest, self.end, self.nest.levels[number]
+        loops = [n for n in nest.numbers("loop") if nest.levels[n].axis == level.axis and nest.levels[n].trips > 1]
+        if end is None or loops[0] != number or level.unroll or level.vector:
+            return level.trips
+        if level.axis.first != nest.workload.spatial + end.dim:
+            return level.trips
+        left = terms_of(self.b, end, self.tensors) * (level.axis.extent // end.bound)
+        slices = [n for n in nest.slices if n in at and nest.levels[n].axis == level.axis]
+        if slices:
+            first = at[slices[0]] * nest.levels[slices[0]].stride
+            left = left.max(first + 1) - first
+        steps = (left + (level.stride - 1)) // level.stride if level.stride > 1 else left
+        return steps.min(level.trips) if slices else steps
 
     def _name(self, number: int) -> str:
         return _NAMES[self.nest.levels[number].axis.first % len(_NAMES)]

@@ -284,6 +284,7 @@ class Nest:
     below it.
 
     stages: those of one read from the outermost in; swizzle: None for blocks in the order of the levels
+    checks_borders: terms are computed where their indices exist, instead of from padded stages and clamped reads
     """
 
     workload: Workload
@@ -291,6 +292,7 @@ class Nest:
     stages: tuple[Stage, ...] = ()
     min_blocks_per_sm: int | None = None
     swizzle: Swizzle | None = None
+    checks_borders: bool = False
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:

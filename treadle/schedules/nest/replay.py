@@ -94,9 +94,10 @@ class _Replay:
         groups = tuple(Group(role, tuple(map(self._level, levels))) for role, levels in arranged.groups)
         every = (self._stage(op, arranged) for op in staged)
         stages = sorted((each for each in every if each is not None), key=lambda stage: stage.compute_at)
-        least = arranged.min_blocks_per_sm
+        least = None if arranged.min_blocks_per_sm is None else arranged.min_blocks_per_sm.value.data
         swizzle = next((self._swizzle(op, arranged) for op in swizzled), None)
-        nest = Nest(self._workload, groups, tuple(stages), None if least is None else least.value.data, swizzle)
+        checks = arranged.checks_borders is not None
+        nest = Nest(self._workload, groups, tuple(stages), least, swizzle, checks)
         return unrolled(nest, limit) if limit else nest
 
     def _name_axes(self, op: AxesOp) -> None:

@@ -28,7 +28,8 @@ class IterationPoint:
     def __init__(self, b: KernelBuilder, nest: Nest):
         self._b, self._nest = b, nest
         self._within = frozenset[Axis]()
-        self._masked = {axis for axis in nest.axes if nest.overhangs(axis) and nest.masks(axis)}
+        masked = (axis for axis in nest.axes if nest.checks_borders or nest.masks(axis))
+        self._masked = {axis for axis in masked if nest.overhangs(axis)}
 
     @contextmanager
     def within(self, axes: Iterable[Axis]) -> Generator[None]:
@@ -114,7 +115,7 @@ class Body:
         inner = () if reduce is None else reduce.body.block.args
         self._arguments: dict[SSAValue, int] = {arg: n for n, arg in enumerate((*compute.body.block.args, *inner))}
         self._reads = {at: n for n, at in enumerate(compute.reads())}
-        self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=True))
+        self._buffers: dict[SSAValue, SSAValue] = dict(zip(compute.tensors(), b.inputs, strict=False))
         self.positions = IterationPoint(b, nest)
         self.held: dict[int, StagedBuffer] = {}
         """The innermost stage of each read that has one here."""

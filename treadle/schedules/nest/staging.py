@@ -94,8 +94,15 @@ _Body = Callable[[At], None]
 class Pipeline:
     """Writes one loop over a level and what its stages need around the body."""
 
-    def __init__(self, b: KernelBuilder, nest: Nest, stager: Stager, name: Callable[[int], str]):
-        self._b, self._nest, self._stager, self._name = b, nest, stager, name
+    def __init__(
+        self,
+        b: KernelBuilder,
+        nest: Nest,
+        stager: Stager,
+        name: Callable[[int], str],
+        trips: Callable[[int, At], Index | int],
+    ):
+        self._b, self._nest, self._stager, self._name, self._trips = b, nest, stager, name, trips
 
     def loop(self, number: int, at: At, body: _Body) -> None:
         """All iterations of a level, with its stages filled for each."""
@@ -114,7 +121,8 @@ class Pipeline:
         if level.trips == 1:
             body(at)
             return
-        with self._b.loop(self._name(number), level.trips, unroll=level.unroll, vector=level.vector) as index:
+        trips = self._trips(number, at)
+        with self._b.loop(self._name(number), trips, unroll=level.unroll, vector=level.vector) as index:
             body({**at, number: index})
 
     def _with_registers(self, number: int, at: At, body: _Body) -> None:
@@ -134,30 +142,32 @@ class Pipeline:
 
         Source: Hidet (ASPLOS 2023), figure 5.
         """
-        b, steps = self._b, self._nest.levels[number].trips
+        b, steps = self._b, self._trips(number, at)
         self._stager.fetch(stages, self._here(number, at, b.index(0)))
         self._after_readers(at)
         self._stager.keep(stages, b.index(0))
         b.barrier()
-        if steps > 1:
+        if not isinstance(steps, int) or steps > 1:
             with b.loop(self._name(number), steps - 1) as step:
                 following = step + 1
                 self._stager.fetch(stages, self._here(number, at, following))
                 self._held(stages, number, self._here(number, at, step), step % 2, body)
                 self._stager.keep(stages, following % 2)
                 b.barrier()
-        last = b.index(steps - 1)
-        self._held(stages, number, self._here(number, at, last), b.index((steps - 1) % 2), body)
+        last = b.index(steps - 1) if isinstance(steps, int) else steps - 1
+        half = b.index((steps - 1) % 2) if isinstance(steps, int) else last % 2
+        self._held(stages, number, self._here(number, at, last), half, body)
 
     def _copied_ahead(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
         """Several buffers: one is used while asynchronous copies fill the others."""
-        b, steps, buffers = self._b, self._nest.levels[number].trips, stages[0].buffers
+        b, steps, buffers = self._b, self._trips(number, at), stages[0].buffers
         ahead = buffers - 1
         self._after_readers(at)
-        with b.loop("s", min(ahead, steps)) as s:
-            self._stager.start(stages, self._here(number, at, s), s)
+        with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
+            with b.when(None if isinstance(steps, int) else s < steps):
+                self._stager.start(stages, self._here(number, at, s), s)
             b.commit()
-        for _ in range(ahead - steps):
+        for _ in range(ahead - steps if isinstance(steps, int) else 0):
             b.commit()
         with b.loop(self._name(number), steps) as step:
             b.wait(ahead - 1)
@@ -195,7 +205,8 @@ class Stager:
     def __init__(self, b: KernelBuilder, compute: ComputeOp, nest: Nest, body: Body, *, is_gpu: bool):
         self._b, self._nest, self._body, self._is_gpu = b, nest, body, is_gpu
         self._reads = compute.reads()
-        self._buffers = dict(zip(compute.tensors(), b.inputs, strict=True))
+        # A last input that the definition does not read is where its terms end.
+        self._buffers = dict(zip(compute.tensors(), b.inputs, strict=False))
         self._layouts = {stage: nest.layout(stage) for stage in nest.stages}
         self._shared = {stage: self._alloc_shared(stage) for stage in nest.stages_in("shared")}
         self._ahead = {stage: self._alloc_ahead(stage) for stage in self._shared if _is_fetched_ahead(stage)}

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, StringAttr,
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp, YieldOp, definition
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.graph.dtypes import accumulator, byte_width
 from treadle.dialects.loop.tiles import lanes_fold
 from treadle.errors import TreadleError
@@ -22,7 +23,6 @@ from treadle.index.expr import Expr, Var, var
 from treadle.index.reader import IndexReader
 from treadle.schedules.access_analysis import spread
 from treadle.schedules.template import Anchor
-from treadle.schedules.templates.reduce_cpu import only_reduce
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ from math import ceil, prod
 from typing import ClassVar
 
 from treadle.dialects.graph import ReduceOp, WholeOp, definition
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import collapsed_width
 from treadle.schedules.kernel_builder import emit_element, kernel_builder
+from treadle.schedules.reduction_end import reduction_end, terms_of, with_end
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, number
 from treadle.target import Target
 
@@ -61,8 +63,11 @@ class GenericCuda(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
-        tensors = compute.tensors()
+        end, reduce = reduction_end(anchor), only_reduce(compute)
+        tensors = with_end(compute.tensors(), end)
         b = kernel_builder(tensors, compute.type)
+        if end is not None and reduce is not None:
+            b.ends = {reduce.body.block.args[end.dim]: terms_of(b, end, tensors)}
         threads, repeats, vector = (number(choices, knob) for knob in ("threads", "repeats", "vector"))
         total, tile = prod(compute.shape) // vector, threads * repeats
         with b.tasks(["i"], repeat(repeats) * spatial(threads), b.thread) as (i,):

@@ -18,6 +18,7 @@ from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.access_analysis import has_contiguous_rows
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder
+from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import (
     SPLIT_K,
     PartialSums,
@@ -309,7 +310,9 @@ class MmaKernel:
         self.fragments = fragments(*self.elements)
         self.sums = self.fragments[2].get_element_type()
         self.total: SSAValue | None = None
-        self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
+        self.end = reduction_end(anchor)
+        self.operands = with_end([anchor.a, anchor.b], self.end)
+        self.b = kernel_builder(self.operands, anchor.type)
 
     def build(self, name: str) -> KernelOp:
         """The kernel; to be called once."""
@@ -336,27 +339,31 @@ class MmaKernel:
         self.acc = b.alloc("acc", products, self.fragments[2])
         with b.tasks(["r", "p", "h"], repeat(*products), unroll=True) as where:
             b.store(b.zeros(self.fragments[2]), self.acc, where)
-        self.first = None if slice is None else slice * self.slices.each
-        self._pipeline(self.slices.each)
+        each = self.slices.length(b, self.end, self.operands)
+        self.first = None if slice is None else slice * each
+        self._pipeline(each)
         if slice is None:
             self._store()
         else:
             self._add_up(tiles, tile_index, slice, products)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        operands = [self.anchor.a, self.anchor.b]
-        return b.kernel(name, operands, self.anchor.type, tiles * self.slices.number, tile.threads, comment)
+        return b.kernel(name, self.operands, self.anchor.type, tiles * self.slices.number, tile.threads, comment)
 
     def _shared(self, name: str, shape: SharedTile, element: Attribute) -> SSAValue:
         extents = [self.tile.stages, shape.rows, shape.columns]
         return self.b.alloc(f"shared_{name}", extents, element, Space.SHARED, shape.swizzle)
 
-    def _pipeline(self, steps: int) -> None:
-        """`stages` tiles in shared memory: one is multiplied while the others are being copied."""
+    def _pipeline(self, steps: Index | int) -> None:
+        """`stages` tiles in shared memory: one is multiplied while the others are being copied.
+
+        As many groups of copies are committed before the loop as it expects, whether or not there are such steps.
+        """
         b, ahead = self.b, self.tile.stages - 1
-        with b.loop("s", min(ahead, steps)) as s:
-            self._fetch(s, s)
+        with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
+            with b.when(None if isinstance(steps, int) else s < steps):
+                self._fetch(s, s)
             b.commit()
-        for _ in range(ahead - steps):
+        for _ in range(ahead - steps if isinstance(steps, int) else 0):
             b.commit()
         with b.loop("step", steps) as step:
             b.wait(ahead - 1)

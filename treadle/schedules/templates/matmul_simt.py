@@ -19,6 +19,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
+from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import (
     SPLIT_K,
     PartialSums,
@@ -213,7 +214,9 @@ class _MatmulBody:
         self.element = anchor.type.get_element_type()
         # What threads multiply and add: products of 16-bit floats are exact in f32.
         self.wide = accumulator(self.element)
-        self.b = kernel_builder([anchor.a, anchor.b], anchor.type)
+        self.end = reduction_end(anchor)
+        self.operands = with_end([anchor.a, anchor.b], self.end)
+        self.b = kernel_builder(self.operands, anchor.type)
 
     def build(self, name: str, min_blocks_per_sm: int | None) -> KernelOp:
         b, tile = self.b, self.tile
@@ -235,15 +238,15 @@ class _MatmulBody:
         self.acc = b.alloc("acc", [tile.m * tile.n // tile.threads], self.wide)
         with b.tasks(["e"], repeat(tile.outputs), unroll=True) as (e,):
             b.store(b.constant(0, self.wide), self.acc, [e])
-        self._pipeline(None if slice is None else slice * self.slices.each, self.slices.each)
+        each = self.slices.length(b, self.end, self.operands)
+        self._pipeline(None if slice is None else slice * each, each)
         if slice is None:
             self._store()
         else:
             self._add_up(tiles, tile_index, slice)
         grid = tiles * self.slices.number
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
-        operands = [self.anchor.a, self.anchor.b]
-        return b.kernel(name, operands, self.anchor.type, grid, tile.threads, comment, min_blocks_per_sm)
+        return b.kernel(name, self.operands, self.anchor.type, grid, tile.threads, comment, min_blocks_per_sm)
 
     def _add_up(self, tiles: int, tile_index: Index, slice: Index) -> None:
         """The tile's last block adds up the slices, and stores."""
@@ -254,7 +257,7 @@ class _MatmulBody:
             sums.add_up(tile_index, self.acc)
             self._store()
 
-    def _pipeline(self, first: Index | None, steps: int) -> None:
+    def _pipeline(self, first: Index | None, steps: Index | int) -> None:
         """Figure 5: while one pair of tiles is multiplied, the next is prefetched into registers. `first` is the
         step to begin with, 0 if None."""
         b = self.b
@@ -273,7 +276,7 @@ class _MatmulBody:
             self._multiply(step % 2)
             self._keep(following % 2, next_a, next_b)
             b.barrier()
-        self._multiply(b.index((steps - 1) % 2))
+        self._multiply(b.index((steps - 1) % 2) if isinstance(steps, int) else (steps - 1) % 2)
 
     def _of(self, operand: str) -> tuple[CooperativeCopy, bool]:
         """How an operand's tile is filled, and whether its lines are along K."""

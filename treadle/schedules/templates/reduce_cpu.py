@@ -8,6 +8,7 @@ from typing import ClassVar
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, ReduceOp, YieldOp
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
@@ -27,12 +28,6 @@ from treadle.schedules.kernel_builder import (
 )
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
-
-
-def only_reduce(compute: ComputeOp) -> ReduceOp | None:
-    """The reduction of a definition that has exactly one, with no other inside it."""
-    reduces = [op for op in compute.body.walk() if isinstance(op, ReduceOp)]
-    return reduces[0] if len(reduces) == 1 and reduces[0].parent_op() is compute else None
 
 
 def walks_contiguously(compute: ComputeOp, reduce: ReduceOp) -> bool:

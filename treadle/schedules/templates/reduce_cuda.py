@@ -10,6 +10,7 @@ from typing import ClassVar
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import ComputeOp, MatmulOp, ReduceOp, WholeOp, YieldOp, definition
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator, is_float
 from treadle.dialects.graph.reduction import identity
@@ -25,8 +26,9 @@ from treadle.schedules.kernel_builder import (
     narrowed,
     ssa_values,
 )
+from treadle.schedules.reduction_end import ReductionEnd, reduction_end, steps_of, with_end
 from treadle.schedules.template import Anchor, Choices, Knob, Template, number
-from treadle.schedules.templates.reduce_cpu import only_reduce, walks_contiguously
+from treadle.schedules.templates.reduce_cpu import walks_contiguously
 from treadle.target import Target
 
 _FEW_IN_TILES = 4096
@@ -82,7 +84,7 @@ class ReduceCuda(Template):
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
         shared = _Shares(number(choices, "threads"), number(choices, "outputs"), _along_terms(compute))
-        kernel = _ReduceBody(compute, shared).build(name)
+        kernel = _ReduceBody(compute, shared, reduction_end(anchor)).build(name)
         if compute is not anchor:
             compute.erase()
         return kernel
@@ -131,10 +133,11 @@ class _Shares:
 class _ReduceBody:
     """Writes the kernel of one reduction."""
 
-    def __init__(self, compute: ComputeOp, shares: _Shares):
-        self.compute, self.shares = compute, shares
+    def __init__(self, compute: ComputeOp, shares: _Shares, end: ReductionEnd | None):
+        self.compute, self.shares, self.end = compute, shares, end
         self.tensors = compute.tensors()
-        self.b = kernel_builder(self.tensors, compute.type)
+        self.operands = with_end(self.tensors, end)
+        self.b = kernel_builder(self.operands, compute.type)
 
     def build(self, name: str) -> KernelOp:
         b, compute, shares = self.b, self.compute, self.shares
@@ -144,7 +147,7 @@ class _ReduceBody:
         whole = total % shares.outputs == 0
         # A thread beyond the result repeats the last element, so that all of them reach the barriers.
         index = (position if whole else position.min(total - 1)).delinearize(compute.shape)
-        values: dict[SSAValue, SSAValue] = dict(zip(self.tensors, b.inputs, strict=True))
+        values: dict[SSAValue, SSAValue] = dict(zip(self.operands, b.inputs, strict=True))
         values.update(zip(compute.body.block.args, ssa_values(index), strict=True))
         reduce = next(op for op in compute.body.block.ops if isinstance(op, ReduceOp))
         for op in _between(compute.body.block.first_op, reduce):
@@ -159,7 +162,7 @@ class _ReduceBody:
                 values[op.results[0]] = b.evaluated(op, values)
             b.store(values[last.value], b.output, index)
         grid = ceil(total / shares.outputs)
-        return b.kernel(name, self.tensors, compute.type, grid, shares.threads, f"{compute.type} by reduction")
+        return b.kernel(name, self.operands, compute.type, grid, shares.threads, f"{compute.type} by reduction")
 
     def _fold(self, reduce: ReduceOp, values: dict[SSAValue, SSAValue], first: Index) -> Callable[[], Scalar]:
         """Writes the fold of an element's terms; calling the result gives it where `first`, the calling thread's part,
@@ -168,7 +171,7 @@ class _ReduceBody:
         kind, extent, type = reduce.kind.data, prod(reduce.shape), accumulator(reduce.result.type)
         part = b.alloc("part", [1], type)
         b.store(b.constant(identity(kind, type), type), part, [0])
-        with b.loop("k", ceil(extent / shares.parts)) as k:
+        with b.loop("k", steps_of(b, self.end, self.operands, extent, shares.parts)) as k:
             position = k * shares.parts + first
             with b.when(position < extent if extent % shares.parts else None):
                 digits = position.delinearize(reduce.shape)

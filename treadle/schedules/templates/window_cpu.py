@@ -12,12 +12,12 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, WholeOp
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import Windows, vector_width, windows_of, windows_split
 from treadle.schedules.kernel_builder import Index, KernelBuilder, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
-from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import Values, WindowTile
 from treadle.target import Target
 

@@ -6,6 +6,7 @@ from math import ceil, prod
 from typing import ClassVar
 
 from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.loop.tiles import SECTOR_BYTES
@@ -13,7 +14,6 @@ from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import Windows, vector_width, windows_of
 from treadle.schedules.kernel_builder import kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, number
-from treadle.schedules.templates.reduce_cpu import only_reduce
 from treadle.schedules.templates.window_tile import WindowTile
 from treadle.target import Target
 

@@ -216,11 +216,13 @@ class Recorder(ScalarRecorder):
         with self._inside(loop.inside):
             yield Index(Value(_INDEX, position), self)
 
-    def fold(self, name: str, extent: int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]) -> Scalar:
+    def fold(
+        self, name: str, extent: Index | int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]
+    ) -> Scalar:
         carried, before = Value(initial.type), len(self._here)
         with self.loop(name, extent) as i:
             result = body(i, carried)
-        loop = self._here[before] if extent > 1 else None
+        loop = self._here[before] if not isinstance(extent, int) or extent > 1 else None
         if isinstance(loop, Loop):
             loop.carried = carried
         return result

@@ -30,9 +30,10 @@ class Kernels:
 
     case: Case
     precision: str = "f32"
+    target: str = "sm_80"
 
     def check(self, calls: Sequence[Call]) -> None:
-        self.case.check_emulated(calls, precision=self.precision)
+        self.case.check_emulated(calls, self.target, self.precision)
 
 
 def _is_prime(n: int) -> bool:
@@ -102,7 +103,11 @@ KERNELS: dict[str, Kernels] = {
         Case(_DENSE, {"x": ["r", 64]}, ["r:16..320:16"], constants={"w": weights(64, 72), "b": weights(72)})
     ),
     "two kernels": Kernels(
-        Case(_DENSE, {"x": ["t", 32]}, ["t:1..512"], constants={"w": weights(32, 1024), "b": weights(1024)})
+        Case(
+            _ATTENTION, {"q": [2, "s", 64], "k": [2, 64, "s"], "v": [2, "s", 64]}, ["s:1..256"],
+            constants={"half": weights()},
+        ),
+        target="sm_80{multiprocessors=16}",
     ),
     "convolution": Kernels(
         Case([_windows("Conv", "y")], _IMAGES, _SIZES, constants={"k": weights(12, 8, 3, 3)})
@@ -192,12 +197,15 @@ def test_twenty_shapes(name: str) -> None:
 
 def test_one_of_them_takes_two_kernels() -> None:
     """And each of the two is run."""
-    case = KERNELS["two kernels"].case
-    with treadle.compile(case.model(), "sm_80", case.shapes, device="emulator") as compiled:
+    kernels = KERNELS["two kernels"]
+    case = kernels.case
+    with treadle.compile(case.model(), kernels.target, case.shapes, device="emulator") as compiled:
         (dispatch,) = certify(compiled.artifact)
     assert len(dispatch.kernels) == 2
     for leaf in dispatch.leaves:
-        assert any(leaf.serves([call["t"]]) for call in calls_of(case.dims))
+        assert any(leaf.serves([call["s"]]) for call in calls_of(case.dims))
+    ((_, border),) = dispatch.leaves[0].extents
+    kernels.check([{"s": border}, {"s": border + 1}])
 
 
 def test_the_twenty_shapes() -> None:

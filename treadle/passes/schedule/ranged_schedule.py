@@ -1,0 +1,310 @@
+"""The kernels of a group of a ranged model: those that the cost model predicts to be worth dispatching among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf, prod
+
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.func import FuncOp
+
+from treadle.dialects.dispatch_tree import Prediction
+from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp
+from treadle.dialects.graph.extents import enclosing_function, extents_of
+from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
+from treadle.errors import TreadleError
+from treadle.passes.graph.graph_required_regions import required_within
+from treadle.passes.schedule.instance import (
+    SYMBOLS,
+    CallShape,
+    anchor_of,
+    call_shape,
+    group_program,
+    instance_of,
+    whole_shape,
+)
+from treadle.schedules.default_template import default_template
+from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
+from treadle.schedules.reduction_end import reduction_end
+from treadle.schedules.register_tile import SHORT_HEIGHTS
+from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, predicted_seconds
+from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
+from treadle.schedules.search.programs import Replayed, replay
+from treadle.schedules.template import Anchor, Choices, Template
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
+from treadle.schedules.work.group import Group
+from treadle.schedules.work.recorder import work_of
+from treadle.shapes.dim import parse_dim
+from treadle.target import Target
+
+LEAST_GAIN = 0.1
+"""The part of its throughput, relative to the best micro-kernel's and averaged over the points, by which a further
+kernel has to raise that of a group: docs/adr/0046 has the measurement, of products."""
+LEAST_LOSS = 0.05
+"""The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
+
+_PROBES = 4
+"""Calls by which candidates are left out before the others are predicted at every point."""
+
+
+class RangedSchedules:
+    """The kernels of a module's groups; those of equal groups are chosen once."""
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._known: dict[tuple[str, str], UseAttr | DispatchAttr] = {}
+
+    def of(self, fused: FusedOp, default: UseAttr) -> UseAttr | DispatchAttr:
+        """What `ranged_schedule` says of a group."""
+        key = group_program(fused).digest(), str(fused.required_regions)
+        if key not in self._known:
+            self._known[key] = ranged_schedule(fused, self._target, default)
+        return self._known[key]
+
+
+def depends_on_call(fused: FusedOp) -> bool:
+    """Whether some calls of a ranged model compute less of a group than others."""
+    return fused.required_regions is not None or reduction_end(anchor_of(fused)) is not None
+
+
+def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr | DispatchAttr:
+    """The kernels of a group whose result is needed in part: the default one, or several with a tree over extents.
+
+    Candidates are what the templates take by default for what some points of the range compute of the anchor, without
+    those that a few calls show to gain nothing (`PointTimes.gaining`). The others are predicted at every point, with
+    the rounds and the padding that they have there. Several kernels have to raise the throughput over the best single
+    one by `LEAST_GAIN`, a single one over the default by `LEAST_LOSS`. Of a product whose default has a narrower last
+    panel, one whose panels are all equal stands for it where kernels have a higher throughput with that. Operators of
+    which no part is one (Winograd's convolution) have their default.
+    """
+    points = module_points(fused)
+    times = PointTimes.of(fused, points, target)
+    if times is None or len(times.different) < 2:
+        return default
+    first = [default, *_equal_panels(times.anchor, default, target)]
+    uses = list(dict.fromkeys([*first, *times.gaining(default, LEAST_GAIN)]))
+    if len(uses) == 1:
+        return default
+    table = {use: times.of_use(use) for use in uses}
+    if inf in table[default]:
+        return default
+    found = [chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, use) for use in first]
+    weights = [point.weight for point in points]
+
+    def together(kernels: Sequence[UseAttr]) -> float:
+        return throughput(table, weights, kernels)
+
+    chosen = max(found, key=lambda each: together(each.kernels))
+    single = max((use for use in uses if inf not in table[use]), key=lambda use: together([use]))
+    if len(chosen.kernels) > 1 and together(chosen.kernels) > (1 + LEAST_GAIN) * together([single]):
+        return dispatch_of(chosen, points, table)
+    plain = first[found.index(chosen)]
+    return single if together([single]) > (1 + LEAST_LOSS) * together([plain]) else plain
+
+
+def dispatch_of(
+    chosen: Chosen[UseAttr], points: Sequence[Point], table: Mapping[UseAttr, Sequence[float]]
+) -> DispatchAttr:
+    """A choice as a decision, with what was predicted."""
+    best = [min(times[n] for times in table.values()) for n in range(len(points))]
+    predicted = [
+        Prediction(point.extents, point.weight, (*(table[kernel][n] for kernel in chosen.kernels), best[n]))
+        for n, point in enumerate(points)
+    ]
+    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
+
+
+def symbols_of(fused: FusedOp) -> tuple[str, ...]:
+    """The ranges of the symbols of a group's module, as texts."""
+    main = enclosing_function(fused)
+    return () if main is None else tuple(_texts(main, SYMBOLS))
+
+
+def module_points(fused: FusedOp, weights: Weights | None = None, most: int = POINTS) -> list[Point]:
+    """At most so many points of the range of a group's module; none without a range."""
+    main, symbols = enclosing_function(fused), [parse_dim(text) for text in symbols_of(fused)]
+    if main is None or not symbols or not extents_of(main):
+        return []
+    return points_of(symbols, _texts(main, "extents"), weights, most)
+
+
+def _texts(main: FuncOp, name: str) -> list[str]:
+    given = main.attributes.get(name)
+    texts = given.data if isinstance(given, ArrayAttr) else ()
+    return [each.data for each in texts if isinstance(each, StringAttr)]
+
+
+def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> list[UseAttr]:
+    """The defaults of a group's anchor at some points, as far as they are legal for the group; none where points say
+    nothing of it."""
+    times = PointTimes.of(fused, points, target)
+    return [] if times is None else times.defaults()
+
+
+def _default_of(instance: Anchor, anchor: Anchor, target: Target) -> UseAttr | None:
+    """The default of an instance, if it is legal for the anchor itself."""
+    template: Template | None = default_template(instance, target)
+    if template is None or not template.fits(anchor):
+        return None
+    default = template.canonical(instance, template.default(instance, target), target)
+    choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
+    try:
+        template.check(anchor, choices, target, "")
+    except TreadleError:
+        return None
+    return UseAttr.get(template.name, choices)
+
+
+def _equal_panels(anchor: Anchor, default: UseAttr, target: Target) -> list[UseAttr]:
+    """The default on a CPU with panels that are all equal, where the last one is narrower, which is code of its own."""
+    if default.template.data != MatmulCpu.name:
+        return []
+    assert isinstance(anchor, MatmulOp)
+    return [UseAttr.get(MatmulCpu.name, choices) for choices in equal_panels(anchor, default.knobs(), target)]
+
+
+class PointTimes:
+    """The predicted seconds of an anchor's kernels at points of a range: with the rounds and the padding that blocks of
+    the whole anchor's kernel have for the extents of each.
+
+    A micro-kernel is one for all points: what a block does is known from the whole anchor, and a point decides how
+    many of them there are, and how much of their work is padding. Source: DietCode (MLSys 2022), equations 2 and 3.
+    """
+
+    def __init__(self, anchor: Anchor, points: Sequence[Point], calls: Sequence[CallShape], target: Target):
+        self.anchor, self._target, self._calls = anchor, target, calls
+        self._weights = [point.weight for point in points]
+        self.different = sorted(set(calls), key=_volume)
+        """What calls compute, the smallest first."""
+        self._whole = whole_shape(anchor)
+        self._instances: dict[CallShape, Anchor] = {}
+        self._known: dict[tuple[UseAttr, CallShape], float] = {}
+
+    @classmethod
+    def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
+        """None for an operator of which no part is one, and where all points need all of it."""
+        anchor = anchor_of(fused)
+        if not points or not isinstance(anchor, MatmulOp | AttentionOp | ComputeOp):
+            return None
+        required, is_fused = required_within(fused, anchor.result), target.kind == "cpu"
+        calls = [call_shape(anchor, required, point.extents, fused=is_fused) for point in points]
+        return None if set(calls) == {whole_shape(anchor)} else cls(anchor, points, calls, target)
+
+    def instance(self, call: CallShape) -> Anchor:
+        """The anchor as it is in a call."""
+        if call not in self._instances:
+            self._instances[call] = instance_of(self.anchor, call)
+        return self._instances[call]
+
+    def defaults(self) -> list[UseAttr]:
+        """What templates take by default at the points, as far as it is legal for the anchor, that of the smallest call
+        first.
+
+        Of other anchors than products, calls are taken to have the default that both a smaller and a larger one have.
+        """
+        known: dict[CallShape, UseAttr | None] = {}
+
+        def default(call: CallShape) -> UseAttr | None:
+            if call not in known:
+                known[call] = _default_of(self.instance(call), self.anchor, self._target)
+            return known[call]
+
+        spans = [(0, len(self.different) - 1)]
+        while spans:
+            first, last = spans.pop()
+            ends = default(self.different[first]), default(self.different[last])
+            if last - first > 1 and (ends[0] != ends[1] or isinstance(self.anchor, MatmulOp)):
+                middle = (first + last) // 2
+                spans += [(first, middle), (middle, last)]
+        return list(dict.fromkeys(use for call in self.different if (use := known.get(call)) is not None))
+
+    def gaining(self, default: UseAttr, least: float) -> list[UseAttr]:
+        """The defaults of points that are the fastest in one of a few calls, and there by a part of their time faster
+        than another one, and the one that is the fastest in all of them together: the rest is not worth predicting at
+        every point. Of products, all of them: several calls may share a kernel that is the fastest in none."""
+        others = [use for use in self.defaults() if use != default]
+        if not others or isinstance(self.anchor, MatmulOp):
+            return others
+        last = len(self.different) - 1
+        probes = list(dict.fromkeys(self.different[last * n // (_PROBES - 1)] for n in range(_PROBES)))
+        times = {use: self._of_use(use, probes) for use in (default, *others)}
+        table = {use: [each[call] for call in probes] for use, each in times.items()}
+        if inf in table[default]:
+            return []
+        fastest = [min(others, key=lambda use: table[use][n]) for n in range(len(probes))]
+        kept = {use for n, use in enumerate(fastest) if table[default][n] > (1 + least) * table[use][n]}
+        kept.add(max(others, key=lambda use: throughput(table, [1.0] * len(probes), [use])))
+        return [use for use in others if use in kept]
+
+    def of_use(self, use: UseAttr) -> list[float]:
+        """The seconds of a template's kernel at each point; infinite where nothing predicts it."""
+        seconds = self._of_use(use, self.different)
+        return [seconds[call] for call in self._calls]
+
+    def mean(self, candidate: Candidate, search: Task) -> float:
+        """The mean over the calls that the points stand for, as a part of what the whole anchor takes; infinite where
+        nothing predicts that. Of nests, each point is predicted as an anchor of its own.
+
+        search: of the whole anchor; TreadleError for a candidate that is not legal
+        """
+        replayed, every = search.replay(candidate), list(dict.fromkeys([*self.different, self._whole]))
+        if isinstance(replayed, UseAttr):
+            seconds = self._of_use(replayed, every)
+        else:
+            program = search.by_name[candidate.program]
+            of_point = partial(replay, program, candidate.decisions, target=self._target)
+            seconds = {call: self._seconds(of_point, call) for call in every}
+        if inf in seconds.values():
+            return inf
+        total = sum(weight * seconds[call] for call, weight in zip(self._calls, self._weights, strict=True))
+        return total / seconds[self._whole]
+
+    def _of_use(self, use: UseAttr, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+        if use.template.data == MatmulCpu.name:
+            return self._of_panels(use.knobs(), calls)
+        found: dict[CallShape, float] = {}
+        larger = inf
+        for call in sorted({*self.different, *calls}, key=_volume, reverse=True):
+            # What is too small for its template, such as one window, takes at most as long as the next larger call.
+            if call in calls or larger == inf:
+                if (use, call) not in self._known:
+                    self._known[use, call] = self._seconds(lambda instance: _if_fitting(use, instance), call)
+                seconds = self._known[use, call]
+                larger = found[call] = larger if seconds == inf else seconds
+        return found
+
+    def _of_panels(self, choices: Choices, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+        """Of kernels of `matmul_cpu`, which skip blocks of a grid that is the whole product's."""
+        target, anchor = self._target, self.anchor
+        assert isinstance(anchor, MatmulOp)
+        grid, loads = blocks_of(anchor, choices, target), right_loads(anchor, choices, target)
+        found: dict[CallShape, float] = {}
+        for call in calls:
+            instance = self.instance(call)
+            assert isinstance(instance, MatmulOp)
+            work = product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads)
+            found[call] = cpu_seconds(work, target, UNHIDDEN)
+        return found
+
+    def _seconds(self, replayed: Callable[[Anchor], Replayed], call: CallShape) -> float:
+        """Of the kernel that an instance gets, whose blocks are as large as those of the whole anchor's; infinite for
+        one that is not legal."""
+        instance = self.instance(call)
+        try:
+            return predicted_seconds(work_of(Group(instance), replayed(instance), self._target), self._target)
+        except TreadleError:
+            return inf
+
+
+def _volume(call: CallShape) -> tuple[int, tuple[int, ...]]:
+    return prod(call.shape) * call.terms, call.shape
+
+
+def _if_fitting(use: UseAttr, instance: Anchor) -> UseAttr:
+    """A decision; TreadleError where its template does not fit an instance, such as of one window."""
+    if not isinstance(instance, MatmulOp) and not TEMPLATES[use.template.data].fits(instance):
+        raise TreadleError(f"template {use.template.data!r} does not schedule a part of {instance.name}")
+    return use
