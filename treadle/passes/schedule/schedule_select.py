@@ -18,7 +18,6 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.artifact.cache import kernel_fingerprint
-from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.location import location_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
@@ -26,6 +25,7 @@ from treadle.errors import TreadleError
 from treadle.passes.graph.graph_required_regions import Extents, enclosing_function, extents_of, required_within
 from treadle.passes.schedule.construct import (
     constructed,
+    constructed_range,
     decision,
     default_programs,
     search_of,
@@ -41,7 +41,7 @@ from treadle.passes.schedule.instance import (
     ranged_group_program,
 )
 from treadle.schedules.default_template import default_template
-from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
+from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, predicted, throughput
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
@@ -117,12 +117,7 @@ def dispatch_of(
     chosen: Chosen[UseAttr], points: Sequence[Point], table: Mapping[UseAttr, Sequence[float]]
 ) -> DispatchAttr:
     """A choice as a decision, with what was predicted."""
-    best = [min(times[n] for times in table.values()) for n in range(len(points))]
-    predicted = [
-        Prediction(point.extents, point.weight, (*(table[kernel][n] for kernel in chosen.kernels), best[n]))
-        for n, point in enumerate(points)
-    ]
-    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
+    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted(table, chosen.kernels, points))
 
 
 def symbols_of(fused: FusedOp) -> tuple[str, ...]:
@@ -222,17 +217,26 @@ class PointTimes:
 
         search: of the whole product; TreadleError for a candidate that is not legal
         """
-        replayed, every = search.replay(candidate), {**self.instances, self._whole: self.anchor}
-        if isinstance(replayed, UseAttr):
-            seconds = self._of_use(replayed, every)
-        else:
-            program = search.by_name[candidate.program]
-            of_point = partial(replay, program, candidate.decisions, target=self._target)
-            seconds = {key: self._seconds(of_point, each) for key, each in every.items()}
+        seconds = self._of_candidate(candidate, search, {**self.instances, self._whole: self.anchor})
         if inf in seconds.values():
             return inf
         total = sum(weight * seconds[key] for key, weight in zip(self._keys, self._weights, strict=True))
         return total / seconds[self._whole]
+
+    def at(self, candidate: Candidate, search: Task, number: int) -> float:
+        """The seconds at one point, as `mean` predicts them; infinite where nothing predicts them."""
+        key = self._keys[number]
+        return self._of_candidate(candidate, search, {key: self.instances[key]})[key]
+
+    def _of_candidate(
+        self, candidate: Candidate, search: Task, instances: Mapping[_Instance, MatmulOp]
+    ) -> dict[_Instance, float]:
+        replayed = search.replay(candidate)
+        if isinstance(replayed, UseAttr):
+            return self._of_use(replayed, instances)
+        program = search.by_name[candidate.program]
+        of_point = partial(replay, program, candidate.decisions, target=self._target)
+        return {key: self._seconds(of_point, each) for key, each in instances.items()}
 
     def _of_use(self, use: UseAttr, instances: Mapping[_Instance, MatmulOp]) -> dict[_Instance, float]:
         if use.template.data != MatmulCpu.name:
@@ -270,9 +274,10 @@ class ScheduleSelectPass(ModulePass):
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
         default is taken.
-    construct: how a group of a static model that has no entry gets its schedule: `default`, or the strategy of a search
-        (`walk`, `walk-paper`, `greedy`, `evolution`, `evolution-annealed`, or `exhaustive` over the templates' spaces)
-        whose first proposal is taken if it is predicted to be 5 % faster than the default. Nothing is built or timed.
+    construct: how a group that has no entry gets its schedule: `default`, or the strategy of a search (`walk`,
+        `walk-paper`, `greedy`, `evolution`, `evolution-annealed`, or `exhaustive` over the templates' spaces) whose
+        first proposal is taken if it is predicted to be 5 % faster than the default. A product of a ranged model has
+        proposals for several calls of the range, among which and its defaults it dispatches. Nothing is built or timed.
     """
 
     name = "schedule-select"
@@ -294,7 +299,9 @@ class ScheduleSelectPass(ModulePass):
                 elif fused.required_regions is None:
                     fused.schedule = _placed_one(op, searched.of(fused))
                 else:
-                    fused.schedule = ranged.of(fused, default_schedule(fused, target))
+                    untuned = ranged.of(fused, default_schedule(fused, target))
+                    found = searched.of_range(fused, untuned)
+                    fused.schedule = untuned if found is None else placed(op, found)
         _warn_of_stale(used, self.database)
 
 
@@ -304,6 +311,7 @@ class _Constructions:
     def __init__(self, target: Target, construction: Construction):
         self._target, self._construction = target, construction
         self._known: dict[str, UseAttr | ProgramOp] = {}
+        self._of_ranges: dict[tuple[str, str], Schedule | None] = {}
 
     def of(self, fused: FusedOp) -> UseAttr | ProgramOp:
         """The schedule of a group."""
@@ -312,11 +320,40 @@ class _Constructions:
             return default
         digest = group_program(fused).digest()
         if digest not in self._known:
-            written = template_programs if self._construction == "exhaustive" else default_programs
-            task, candidate = search_of(fused, default, self._target, written)
+            task, candidate = self._search(fused, default)
             found = constructed(task, candidate, self._construction)
             self._known[digest] = default if found == candidate else decision(task, found)
         return self._known[digest]
+
+    def of_range(self, fused: FusedOp, untuned: UseAttr | DispatchAttr) -> Schedule | None:
+        """The kernels of a group of a ranged model, if it gets others than those that it has without a construction."""
+        if self._construction == "default":
+            return None
+        key = group_program(fused).digest(), str(fused.required_regions)
+        if key not in self._of_ranges:
+            self._of_ranges[key] = self._constructed_range(fused, untuned)
+        return self._of_ranges[key]
+
+    def _constructed_range(self, fused: FusedOp, untuned: UseAttr | DispatchAttr) -> Schedule | None:
+        points = module_points(fused)
+        times = PointTimes.of(fused, points, self._target)
+        if times is None:
+            return None
+        kernels = untuned.alternatives.data if isinstance(untuned, DispatchAttr) else (untuned,)
+        uses = [each for each in kernels if isinstance(each, UseAttr)]
+        task, _ = self._search(fused, uses[0])
+        known = [task.candidate(use) for use in uses if use.template.data in task.by_name]
+        return constructed_range(task, known, points, times, self._construction, _choose)
+
+    def _search(self, fused: FusedOp, default: UseAttr) -> tuple[Task, Candidate]:
+        written = template_programs if self._construction == "exhaustive" else default_programs
+        return search_of(fused, default, self._target, written)
+
+
+def _choose(
+    table: Mapping[Candidate, Sequence[float]], points: Sequence[Point], default: Candidate
+) -> Chosen[Candidate]:
+    return chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
