@@ -187,7 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(line, soft_wrap=True)
         about = {"model": name, "range": f"1 to {args.longest}", "compiled": {s: c.row() for s, c in costs.items()}}
         rows += [about | each.row() for each in lengths]
-    path = write_results("dynamic_lengths", circumstances | {"threads": args.threads}, rows, args.output)
+    what = "dynamic_lengths_constructed" if args.construct else "dynamic_lengths"
+    path = write_results(what, circumstances | {"threads": args.threads}, rows, args.output)
     console.print(f"written to {path}")
     return 0
 
