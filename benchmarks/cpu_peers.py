@@ -187,3 +187,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--least", type=float, default=0.0, metavar="RATIO", help="fail if the mean is smaller")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
     make bench ARGS="--dynamic --onnx /tmp/models"
     make bench ARGS="--dynamic --onnx /tmp/models --models gpt2 --longest 128 --lengths 8 --batch 4 --shapes 60"
+    make bench ARGS="--dynamic --onnx /tmp/models --longest 128 --construct greedy walk"
     make bench ARGS="--dynamic --onnx /tmp/models --models dense nt nn --longest 128 --lengths 128 --seconds 0.8 \\
         --turn 0.025"
 
@@ -13,11 +14,13 @@ one). Outputs of `--shapes` random shapes and of all corners of the range are co
 
 Of a length, all sides run in one process, a batch of calls of each in turn, in `--seconds` at least five of `--turn`
 seconds; the artifact of the range pays for padding its input and for cutting its output out. `largest` is the artifact
-of the longest length alone, with padded inputs. Layers' artifacts for one length are compiled before anything is timed,
-one on each processor, so that a table of every length of the three takes ten minutes or so. How
-long compiling for the range and for the longest length takes (the median of `--compilations` of both in turn, with
-empty caches), and how large the artifacts are, is printed as well. The raw numbers go to `benchmarks/results/`. Measure
-on a machine that does nothing else.
+of the longest length alone, with padded inputs. Layers' artifacts for one length are compiled before anything is
+timed, one on each processor, so that a table of every length of the three takes ten minutes or so. With `--construct`
+the artifact of the range is there with constructed schedules, too, as `treadle compile --construct` makes them:
+`greedy` as Roller's and `walk` as Gensor's are the sides of Gensor's figure 11. How long compiling for the range and
+for the longest length takes (the median of `--compilations` of both in turn, with empty caches), and how large the
+artifacts are, is printed as well. The raw numbers go to `benchmarks/results/`. Measure on a machine that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tuned_models import exported
 from treadle.bench.interleave import Times, interleave, quartiles
 from treadle.bench.model import peer_call
+from treadle.target.options import CONSTRUCTIONS
 from treadle.tools.certify_command import certify
 
 Array = NDArray[Any]
@@ -170,18 +174,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (
             tempfile.TemporaryDirectory() as cache,
             patch.dict("os.environ", {"TREADLE_CACHE_DIR": cache}),
-            treadle.compile(work.path, "cpu", work.shapes, threads=args.threads) as dynamic,
+            ExitStack() as stack,
         ):
-            if args.shapes:
-                worst = _agreement(work, dynamic, args)
-                console.print(f"{name}: of {args.shapes} shapes and the corners, at most {worst:.2g} from {PEER}")
-            lengths = _all_measured(work, dynamic, args)
+            ranged = {DYNAMIC: stack.enter_context(_ranged(work, args, None))}
+            ranged |= {each: stack.enter_context(_ranged(work, args, each)) for each in args.construct}
+            for side, model in ranged.items() if args.shapes else ():
+                worst, count = _agreement(work, model, args), args.shapes
+                console.print(f"{name}, {side}: of {count} shapes and the corners, at most {worst:.2g} from {PEER}")
+            lengths = _all_measured(work, ranged, args)
         console.print(table(name, lengths))
         for line in summary(name, lengths):
             console.print(line, soft_wrap=True)
         about = {"model": name, "range": f"1 to {args.longest}", "compiled": {s: c.row() for s, c in costs.items()}}
         rows += [about | each.row() for each in lengths]
-    path = write_results("dynamic_lengths", circumstances | {"threads": args.threads}, rows, args.output)
+    what = "dynamic_lengths_constructed" if args.construct else "dynamic_lengths"
+    path = write_results(what, circumstances | {"threads": args.threads}, rows, args.output)
     console.print(f"written to {path}")
     return 0
 
@@ -276,16 +283,23 @@ def spread_lengths(longest: int, count: int) -> list[int]:
     return sorted([*found, *itertools.islice(spare, count - len(found))])
 
 
-def _all_measured(work: Workload, dynamic: treadle.CompiledModel, args: argparse.Namespace) -> list[Length]:
+def _all_measured(
+    work: Workload, ranged: Mapping[str, treadle.CompiledModel], args: argparse.Namespace
+) -> list[Length]:
     """All lengths, one after another. Layers' artifacts are compiled before, which would disturb the times."""
     lengths = spread_lengths(args.longest, args.lengths)
     if work.name not in LAYERS:
-        return [_measured(work, dynamic, length, args) for length in lengths]
+        return [_measured(work, ranged, length, args) for length in lengths]
     shapes = [_shapes(work.inputs(1, length)) for length in {*lengths, args.longest}]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for _ in pool.map(partial(_compile_ahead, work.path, args.threads), shapes):
             pass
-    return [_measured(work, dynamic, length, args) for length in lengths]
+    return [_measured(work, ranged, length, args) for length in lengths]
+
+
+def _ranged(work: Workload, args: argparse.Namespace, construct: str | None) -> treadle.CompiledModel:
+    """The artifact of the range, with default schedules or with constructed ones."""
+    return treadle.compile(work.path, "cpu", work.shapes, threads=args.threads, construct=construct)
 
 
 def _compile_ahead(path: Path, threads: int, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -297,13 +311,16 @@ def _shapes(inputs: Mapping[str, Array]) -> dict[str, Sequence[int]]:
     return {name: array.shape for name, array in inputs.items()}
 
 
-def _measured(work: Workload, dynamic: treadle.CompiledModel, length: int, args: argparse.Namespace) -> Length:
+def _measured(
+    work: Workload, ranged: Mapping[str, treadle.CompiledModel], length: int, args: argparse.Namespace
+) -> Length:
     inputs, sides = work.inputs(1, length), dict[str, Callable[[], object]]()
     is_layer = work.name in LAYERS
     with ExitStack() as stack:
         # The cache keeps no models for one length, which are large and used once.
         static = stack.enter_context(_static(work, inputs, args, cached=is_layer))
-        sides[DYNAMIC], sides[STATIC] = partial(dynamic.run, inputs), partial(static.run, inputs)
+        sides |= {side: partial(model.run, inputs) for side, model in ranged.items()}
+        sides[STATIC] = partial(static.run, inputs)
         if is_layer:
             longest = stack.enter_context(_static(work, work.inputs(1, args.longest), args, cached=True))
             sides[LARGEST] = partial(_padded_run, longest, inputs)
@@ -351,6 +368,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=(*MODELS, *LAYERS), default=("bert_base",), metavar="NAME")
     parser.add_argument("--onnx", type=Path, required=True, metavar="DIR", help="where the .onnx files are, or go")
     parser.add_argument("--exporter", default=sys.executable, metavar="PYTHON", help="what exports missing ones")
+    parser.add_argument("--construct", nargs="+", choices=CONSTRUCTIONS[1:], default=(), metavar="NAME", help="sides")
     parser.add_argument("--longest", type=positive, default=512, metavar="N", help="tokens (default 512)")
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="rows of the range (default 1)")
     parser.add_argument("--lengths", type=positive, default=16, metavar="N", help="how many are timed (default 16)")
@@ -361,3 +379,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compilations", type=positive, default=3, metavar="N", help="timed ones (default 3)")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ ONNX Runtime. Measure on a machine that does nothing else.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -138,3 +139,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="of timing a length (default 2)")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

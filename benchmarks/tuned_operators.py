@@ -3,13 +3,14 @@
     python -m benchmarks.tuned_operators --operators GRP DEP --trials 200 --seconds 300
     python -m benchmarks.tuned_operators --trials 200 --seconds 300 --tvm PYTHON
 
-Each operator is tuned alone, at the paper's size, from an empty database. Then calls with the default schedules and
-with the best are timed in turn. With `--tvm`, a Python that has TVM (`benchmarks/tvm_peer.py` says how to install one),
-TVM's MetaSchedule searches as long, with as many trials and threads, and its best is timed in the same turns; weights
-are constants on both sides. The table shows medians, and the median of the ratios round by round. Every side's result
-is compared with the operator's definition in float64: the largest difference over the largest magnitude may be the
-longest sum's terms times the machine epsilon (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The
-raw numbers go to `benchmarks/results/`, together with what they depend on. Measure on a machine that does nothing else.
+Each operator is tuned alone, at the paper's size, from an empty database. Then kernels with the default schedules and
+the best ones are timed in turn, without what a call from Python takes, which is more than the smallest kernels. With
+`--tvm`, a Python that has TVM (`benchmarks/tvm_peer.py` says how to install one), TVM's MetaSchedule searches as long,
+with as many trials and threads, and its best is timed in the same turns; weights are constants on both sides. The
+table shows medians, and the median of the ratios round by round. Every side's result is compared with the operator's
+definition in float64: the largest difference over the largest magnitude may be the longest sum's terms times the
+machine epsilon (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The raw numbers go to
+`benchmarks/results/`, together with what they depend on. Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,9 +39,10 @@ from benchmarks.measure import relative_error
 from benchmarks.paper_operators import OPERATORS
 from benchmarks.result_files import RESULTS, write_results
 from benchmarks.tvm_peer import WORKER, Searched, TvmPeer, tvm_peer
+from treadle.backends.c.executor import CpuProgram
 from treadle.backends.reference import evaluate_module
 from treadle.bench.interleave import Run, Times, interleave
-from treadle.bench.model import repeated
+from treadle.bench.peaks import launches_of
 from treadle.ir import print_text
 from treadle.model import CompiledModel
 from treadle.schedules.search.strategies import STRATEGIES
@@ -53,8 +55,8 @@ _BATCH_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Tuned:
-    """One operator: seconds of a call, what the searches took and how large the errors are, by side, and the programs
-    that were best."""
+    """One operator: by side the seconds of its kernels, what the searches took and how large the errors are; and the
+    programs that were best."""
 
     name: str
     times: Mapping[str, Times]
@@ -109,12 +111,14 @@ def tuned_operator(name: str, args: argparse.Namespace, peer: TvmPeer | None) ->
         opened = partial(treadle.compile, path, "cpu", threads=args.threads)
         models = {DEFAULT: stack.enter_context(opened()), BEST: stack.enter_context(opened(database=database))}
         results = {side: np.asarray(model(*inputs)[0]) for side, model in models.items()}
-        sides = {side: _calls(model, inputs) for side, model in models.items()}
+        clock = KernelClock()
+        sides = {side: clock.of(_kernels(model, inputs)) for side, model in models.items()}
         if peer is not None:
             searches[TVM] = peer.tune(name, args.trials, args.seconds, args.seed)
-            results[TVM], sides[TVM] = peer.result(name, operator.arrays()), peer.run
+            results[TVM], sides[TVM] = peer.result(name, operator.arrays()), clock.of(peer.seconds)
         errors = {side: relative_error([result], exact) for side, result in results.items()}
-        return Tuned(name, interleave(sides, args.rounds, _BATCH_SECONDS), searches, errors, programs_of(groups))
+        times = interleave(sides, args.rounds, _BATCH_SECONDS, clock)
+        return Tuned(name, times, searches, errors, programs_of(groups))
 
 
 def programs_of(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -122,10 +126,30 @@ def programs_of(groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(group.best.program for group in groups if group.best is not None)
 
 
-def _calls(model: CompiledModel, inputs: Sequence[Array]) -> Run:
-    """Calls of the program without what Python checks of a call: the peer's calls have no more."""
+class KernelClock:
+    """A clock that counts the seconds that sides say of themselves, instead of all that pass."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def of(self, seconds: Callable[[int], float]) -> Run:
+        """A side, given the seconds of so many runs."""
+
+        def run(count: int) -> None:
+            self._now += seconds(count)
+
+        return run
+
+
+def _kernels(model: CompiledModel, inputs: Sequence[Array]) -> Callable[[int], float]:
+    """The seconds of a model's launches in so many calls, together."""
     program, arguments = model.open(), model.arguments({t.name: a for t, a in zip(model.inputs, inputs, strict=True)})
-    return repeated(lambda: program.run(arguments))
+    assert isinstance(program, CpuProgram)
+    launches = len(launches_of(model.artifact))
+    return lambda count: sum(sum(program.launch_seconds(arguments, launches)) for _ in range(count))
 
 
 def means_of(tuned: Sequence[Tuned]) -> dict[str, object]:

@@ -3,12 +3,15 @@
     python -m benchmarks.walks [--target sm_89] [--operators M1 C2 ...] [--seeds 3] [--states 400]
     python -m benchmarks.walks --exact        # the Markov chain on all states of programs with few decisions
     python -m benchmarks.walks --ablation     # table VI: without the graph, and without virtual threads
-    python -m benchmarks.walks --curves       # figures 8 and 10: the best after some seconds of each strategy
+    python -m benchmarks.walks --metrics --operators M2 U2 U3    # table V: what a kernel keeps busy
+    python -m benchmarks.walks --times        # figure 8: how long a construction takes
+    python -m benchmarks.walks --curves       # figure 10: the best after some seconds of each strategy
 
 Prints predicted microseconds: of the default schedule; of the best of all schedules of the programs that are enumerated
 (those with at most 2000 decisions, templates' included), in brackets where some program is not; of greedy
 construction; and medians over the seeds of the best of random nests, and of what a walk finds in nests, which
-predicts as many. Source: Gensor (2025), tables IV to VI, equations (4) to (6), figures 8 and 10.
+predicts as many. What `--metrics` and `--times` print goes to `benchmarks/results/`, too. Source: Gensor (2025), tables
+IV to VI, equations (4) to (6), figures 8 and 10.
 """
 
 from __future__ import annotations
@@ -20,19 +23,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf, prod
+from pathlib import Path
 from random import Random
 from statistics import median
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from benchmarks.machine import describe_run
+from benchmarks.result_files import RESULTS, write_results
 from treadle import ir
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import ConvOp, FusedOp, MatmulOp, PoolOp
 from treadle.dialects.loop import FuncOp
+from treadle.dialects.loop.tiles import SECTOR_BYTES
 from treadle.dialects.registry import treadle_context
 from treadle.passes.loop.fetched_sectors import memory_transactions
-from treadle.passes.schedule.construct import decision, search_of
+from treadle.passes.schedule.construct import constructed, decision, search_of
 from treadle.passes.schedule.schedule_select import default_schedule, placed
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.rules.staging import staged
@@ -88,6 +95,7 @@ OPERATORS: Mapping[str, Callable[[], ModuleOp]] = {
 """Those of table IV, and of table V the second and the third; M2 is its first."""
 _ENUMERATED = 2000
 """Decisions of the largest program that is enumerated."""
+_F32_BYTES = 4
 _CLOSE = 1.05
 """Of the optimum: what counts as found."""
 
@@ -225,21 +233,26 @@ def _exact(graph: StateGraph, start: Candidate) -> Exact:
 
 @dataclass(frozen=True)
 class Counters:
-    """A kernel's predicted metrics of table VI, on a GPU.
+    """A kernel's predicted metrics of tables V and VI, on a GPU.
 
-    seconds; flops: a second; occupancy: resident warps over the most that fit; memory: the part of the time for which
-        global memory is busy; conflicts: repeated waves at banks of shared memory, of the worst warp of each access
+    seconds; flops: a second; compute: these as a part of the f32 peak; occupancy: resident warps over the most that fit
+    memory: the part of the time for which global memory is busy; l2_hits: the part of the sectors that L2 has, where
+        inputs come from global memory once and results are written without being fetched
+    conflicts: repeated waves at banks of shared memory, of the worst warp of each access
     """
 
     seconds: float
     flops: float
+    compute: float
     occupancy: float
     memory: float
+    l2_hits: float
     conflicts: int
 
     def __str__(self) -> str:
-        rates = f"{self.flops / 1e12:.2f} TFLOPS, occupancy {self.occupancy:.1%}, memory busy {self.memory:.1%}"
-        return f"{self.seconds * 1e6:,.1f} us, {rates}, {self.conflicts} bank conflicts"
+        rates = f"{self.flops / 1e12:.2f} TFLOPS ({self.compute:.1%}), occupancy {self.occupancy:.1%}"
+        memory = f"memory busy {self.memory:.1%}, L2 hits {self.l2_hits:.1%}"
+        return f"{self.seconds * 1e6:,.1f} us, {rates}, {memory}, {self.conflicts} bank conflicts"
 
 
 def without_virtual_threads(task: Task) -> Task:
@@ -263,6 +276,30 @@ def ablation(operator: str, target: Target, seeds: int, settings: WalkSettings |
     return found
 
 
+def metrics(operator: str, target: Target, seeds: int, settings: WalkSettings | None = None) -> dict[str, Counters]:
+    """Table V: Gensor's kernel beside what stands for Ansor's, and the default; of searches the median of the seeds."""
+    group = group_of(operator, target)
+    evolved = [Evolution(Explored(group.nests), Forecast(group.nests), str(n)).propose(1)[0] for n in range(seeds)]
+    return {
+        "default": _counters(group, group.whole, [group.default]),
+        "evolution": _counters(group, group.nests, evolved),
+        "walk": _counters(group, group.nests, [_walk(group.nests, n, settings) for n in range(seeds)]),
+    }
+
+
+CONSTRUCTED = ("greedy", "walk", "walk-paper", "evolution")
+"""Strategies whose constructions are timed: Roller's, Gensor's, Gensor's by the printed formulas, MetaSchedule's."""
+
+
+def construction_seconds(operator: str, target: Target, strategy: str, seed: int) -> float:
+    """Processor seconds from a group without a schedule to the decision on it, as `--construct` makes it."""
+    group = group_of(operator, target)
+    start = time.process_time()
+    task, default = search_of(group.group, default_schedule(group.group, target), target)
+    decision(task, constructed(task, default, strategy, str(seed)))
+    return time.process_time() - start
+
+
 def _greedy(task: Task) -> Candidate:
     return Greedy(Explored(task), Forecast(task), "0").propose(1)[0]
 
@@ -283,11 +320,14 @@ def _counters(group: Group, task: Task, found: Sequence[Candidate]) -> Counters:
     fused_op.schedule = placed(module, decision(task, found[number]))
     lower(treadle_context(), module, target, after="schedule", to="loops")
     kernel = [op for op in module.walk() if isinstance(op, FuncOp)][-1]
+    flops, result = 2 * prod(task.workload.extents) / seconds, prod(task.anchor.shape) * _F32_BYTES
     return Counters(
         seconds=seconds,
-        flops=2 * prod(task.workload.extents) / seconds,
+        flops=flops,
+        compute=flops / target.peak_f32,
         occupancy=resident_blocks(work, target) * work.warps / target.max_warps_per_multiprocessor,
         memory=work.bytes / target.peak_bandwidth / seconds,
+        l2_hits=1 - min(1.0, (work.bytes - result) / (work.blocks * work.sectors * SECTOR_BYTES)),
         conflicts=sum(each.conflicts for each in memory_transactions(kernel)),
     )
 
@@ -353,9 +393,9 @@ _RUNS: Mapping[str, Callable[[Explored, Forecast, int], object]] = {
 }
 
 
-def _show(name: str, target: Target, arguments: argparse.Namespace) -> None:
-    """Prints what is asked for of one operator."""
-    settings = WalkSettings(sharpness=arguments.sharpness, states=arguments.states)
+def _show(name: str, target: Target, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Prints what is asked for of one operator; the rows of it that are written."""
+    settings, rows = WalkSettings(sharpness=arguments.sharpness, states=arguments.states), list[dict[str, object]]()
     if arguments.exact:
         task = group_of(name, target).nests
         for program in task.programs:
@@ -365,6 +405,15 @@ def _show(name: str, target: Target, arguments: argparse.Namespace) -> None:
     elif arguments.ablation:
         for method, counters in ablation(name, target, arguments.seeds, settings).items():
             print(f"{name} {method}: {counters}", flush=True)
+    elif arguments.metrics:
+        for method, counters in metrics(name, target, arguments.seeds, settings).items():
+            print(f"{name} {method}: {counters}", flush=True)
+            rows.append({"operator": name, "method": method, **vars(counters)})
+    elif arguments.times:
+        for strategy in CONSTRUCTED:
+            took = [construction_seconds(name, target, strategy, seed) for seed in range(arguments.seeds)]
+            print(f"{name} {strategy}: {median(took):.2f} s", flush=True)
+            rows.append({"operator": name, "strategy": strategy, "seconds": [round(each, 3) for each in took]})
     elif arguments.curves:
         runs = [curves(group_of(name, target).nests, seed) for seed in range(arguments.seeds)]
         for strategy in _RUNS:
@@ -374,6 +423,7 @@ def _show(name: str, target: Target, arguments: argparse.Namespace) -> None:
             print(f"{name} {strategy}: {took:.2f} s; us after {after}", flush=True)
     else:
         print(f"{name}: {compared(name, target, arguments.seeds, settings)}", flush=True)
+    return rows
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -385,14 +435,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--sharpness", type=float, default=WalkSettings.sharpness, metavar="X", help="0: as the paper")
     parser.add_argument("--states", type=int, default=WalkSettings.states, metavar="N", help="that a walk predicts")
     what = parser.add_mutually_exclusive_group()
-    for option in ("exact", "ablation", "curves"):
+    for option in ("exact", "ablation", "metrics", "times", "curves"):
         what.add_argument(f"--{option}", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="of the results")
     arguments = parser.parse_args(words)
     target = Target.parse(arguments.target)
-    if arguments.ablation and not target.is_cuda:
-        parser.error("--ablation is of GPUs: virtual threads and banks are theirs")
-    for name in arguments.operators:
-        _show(name, target, arguments)
+    if (arguments.ablation or arguments.metrics) and not target.is_cuda:
+        parser.error("--ablation and --metrics are of GPUs: virtual threads and banks are theirs")
+    rows = [row for name in arguments.operators for row in _show(name, target, arguments)]
+    if rows:
+        circumstances = describe_run() | {"target": str(target), "seeds": arguments.seeds, "states": arguments.states}
+        what_is = "walks_metrics" if arguments.metrics else "walks_times"
+        print(f"written to {write_results(what_is, circumstances, rows, arguments.output)}")
 
 
 if __name__ == "__main__":

@@ -66,5 +66,5 @@ def test_a_run_beside_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert written["peer"] == {"tvm": "fake", "cost_model": "none"}
     assert row["wrong"] == ["tvm"]
     assert row["errors"]["best"] <= 256 * np.finfo(np.float32).eps
-    assert len(row["ms"]["tvm"]) == 2
+    assert row["ms"]["tvm"] == [1e-3, 1e-3]  # what it says of itself
     assert all(second > 0 for side in ("default", "best") for second in row["ms"][side])

@@ -28,6 +28,8 @@ for line in sys.stdin:
         reply = {"trials": request["trials"], "seconds": request["seconds"] + len(request["constants"])}
     if request["do"] == "run":
         np.save(request["output"], np.zeros_like(next(iter(np.load(request["inputs"]).values()))))
+    if request["do"] == "time":
+        reply = {"seconds": 1e-6 * request["count"]}
     if request["do"] == "time" and request["count"] == 13:
         reply = {"error": "RuntimeError: unlucky"}
     if request["do"] == "time" and request["count"] == 99:
@@ -47,12 +49,12 @@ def test_requests_and_replies(tmp_path: Path) -> None:
         assert peer.tune("C2D", trials=9, seconds=3.0, seed=0) == Searched(9, 4.0)
         arrays = OPERATORS["SFM"].arrays(small=True)
         np.testing.assert_array_equal(peer.result("SFM", arrays), np.zeros_like(arrays[0]))
-        peer.run(5)
+        assert peer.seconds(5) == pytest.approx(5e-6)
         with pytest.raises(TreadleError, match="TVM fails: RuntimeError: unlucky"):
-            peer.run(13)
-        peer.run(5)
+            peer.seconds(13)
+        assert peer.seconds(4) == pytest.approx(4e-6)
         with pytest.raises(TreadleError, match="TVM's process ended with 7: out of memory"):
-            peer.run(99)
+            peer.seconds(99)
 
 
 def test_a_python_without_tvm() -> None:

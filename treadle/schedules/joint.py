@@ -8,6 +8,7 @@ from itertools import product
 from math import ceil, inf, log, prod
 from typing import Generic, TypeVar
 
+from treadle.dialects.dispatch_tree import Prediction
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Leaf, Split, Tree, boxes, kernel_for, leaves
 from treadle.shapes.dim import Dim
@@ -349,6 +350,20 @@ def _numbered(tree: Tree[Kernel], kernels: Sequence[Kernel]) -> Tree[int]:
     return Split(tree.symbol, tree.at_most, _numbered(tree.left, kernels), _numbered(tree.right, kernels))
 
 
+def predicted(
+    seconds: Mapping[Kernel, Sequence[float]], kernels: Sequence[Kernel], points: Sequence[Point]
+) -> tuple[Prediction, ...]:
+    """What some kernels take at each point, and the fastest one of the table there."""
+    return tuple(
+        Prediction(
+            point.extents,
+            point.weight,
+            (*(seconds[kernel][n] for kernel in kernels), min(times[n] for times in seconds.values())),
+        )
+        for n, point in enumerate(points)
+    )
+
+
 __all__ = [
     "LEAST_GAIN",
     "LEAST_LOSS",
@@ -371,6 +386,7 @@ __all__ = [
     "leaves",
     "occupancy",
     "points_of",
+    "predicted",
     "throughput",
     "votes",
 ]

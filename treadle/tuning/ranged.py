@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.schedule import MOST_KERNELS
 from treadle.errors import TreadleError
-from treadle.schedules.joint import Point, chosen_dispatch
+from treadle.schedules.joint import Point, chosen_dispatch, predicted
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Dispatched
 from treadle.shapes.decision_tree import kernel_for
@@ -98,22 +97,8 @@ class RangedTuner(Tuner):
         group.best_seconds = _mean([again[kernel][n] for n, kernel in enumerate(taken)], points)
         group.best, group.confirmed = final.kernels[0], final.kernels != (default,)
         schedules = tuple(schedule_of(group.task, kernel) for kernel in final.kernels)
-        several = Dispatched(final.tree, schedules, _predicted(again, final.kernels, points))
+        several = Dispatched(final.tree, schedules, predicted(again, final.kernels, points))
         self._write(group, schedules[0] if len(schedules) == 1 else several)
-
-
-def _predicted(
-    table: Mapping[Candidate, Times], kernels: Sequence[Candidate], points: Sequence[Point]
-) -> tuple[Prediction, ...]:
-    """What some kernels took at each point, and the fastest one of the table there."""
-    return tuple(
-        Prediction(
-            point.extents,
-            point.weight,
-            (*(table[kernel][n] for kernel in kernels), min(times[n] for times in table.values())),
-        )
-        for n, point in enumerate(points)
-    )
 
 
 def _combined(timings: Sequence[Timing], points: Sequence[Point]) -> tuple[Timing, Times | None]:

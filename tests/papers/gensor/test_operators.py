@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
+import treadle
 from benchmarks import walks
-from benchmarks.walks import OPERATORS, ablation, compared, curves, exact, group_of, main, without_virtual_threads
+from benchmarks.walks import (
+    OPERATORS,
+    ablation,
+    compared,
+    curves,
+    exact,
+    group_of,
+    main,
+    metrics,
+    without_virtual_threads,
+)
+from tests.helpers.small_searches import search_little
 from treadle.errors import TreadleError
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.search.candidate import Candidate
@@ -81,6 +96,43 @@ def test_the_metrics_of_table_vi(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line.endswith(" 0 bank conflicts") for line in methods)
 
 
+def test_the_hits_of_table_v_are_those_of_the_emulators_sectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a product whose tiles are whole: each byte of its inputs misses once, whatever else is fetched or stored."""
+    monkeypatch.setattr(walks, "OPERATORS", {"U3": lambda: walks._product(96, 32, 80)})
+    x, w = (np.ones(shape, np.float32) for shape in ((96, 32), (32, 80)))
+    with treadle.compile(walks.OPERATORS["U3"](), "sm_89", device="emulator", counters=True) as model:
+        model(x, w)
+        (report,) = model.reports
+        assert report.counters is not None
+        sectors = report.counters.total.global_sectors
+    counters = metrics("U3", SM_89, 1, WalkSettings(states=10))["default"]
+    assert counters.l2_hits == pytest.approx(1 - (x.nbytes + w.nbytes) / (32 * sectors))
+
+
+def test_the_metrics_of_table_v(tmp_path: Path) -> None:
+    main(["--operators", "M2", "--metrics", "--seeds", "1", "--states", "10", "--output", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("walks_metrics-")
+    rows = json.loads(path.read_text())["results"]
+    assert [row["method"] for row in rows] == ["default", "evolution", "walk"]
+    for row in rows:
+        assert row["flops"] * row["seconds"] == pytest.approx(2 * 65536 * 4 * 1024)
+        assert 0 < row["compute"] < row["memory"] <= 1
+        # All but the inputs: a megabyte of what moves, of which the result alone is 256.
+        assert 255 / 256 < row["l2_hits"] < 1
+
+
+def test_the_times_of_figure_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search_little(monkeypatch)
+    monkeypatch.setattr(walks, "CONSTRUCTED", ("greedy", "evolution"))
+    main(["--operators", "P1", "--times", "--seeds", "2", "--target", "avx2", "--output", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("walks_times-")
+    rows = json.loads(path.read_text())["results"]
+    assert [row["strategy"] for row in rows] == ["greedy", "evolution"]
+    assert all(len(row["seconds"]) == 2 and min(row["seconds"]) > 0 for row in rows)
+
+
 def test_the_chain_of_a_program_with_few_decisions() -> None:
     """Of V1's rows on the lanes of a CPU's vectors: a walk from the smallest tiles meets the optimum."""
     found = exact(group_of("V1", Target.parse("avx2")).nests, "nest3")
@@ -103,4 +155,4 @@ def test_curves_fall_with_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ablation_is_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--ablation", "--target", "avx2"])
-    assert "--ablation is of GPUs" in capsys.readouterr().err
+    assert "--ablation and --metrics are of GPUs" in capsys.readouterr().err

@@ -1,21 +1,27 @@
 """Chooses a group's schedule by predicted time, without building or timing a kernel.
 
-Source: Gensor (2025), section IV, for the walk; Hidet (ASPLOS 2023), section 4.3, for enumerating a space. Both rank by
-the cost models of `treadle.schedules.search.predict`.
+Source: Gensor (2025), section IV, for the walk, and figure 11 for ranges; Hidet (ASPLOS 2023), section 4.3, for
+enumerating a space; DietCode (MLSys 2022), section 4.3, for kernels that serve a range. All rank by the cost models of
+`treadle.schedules.search.predict`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Protocol, TypeAlias
 
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.schedule import ProgramOp, UseAttr
+from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.joint import Chosen, Point, predicted
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.rules.tiling import default_rules
 from treadle.schedules.search.candidate import Candidate, Task
+from treadle.schedules.search.database import Dispatched, Schedule
 from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.programs import taken, template_program
 from treadle.schedules.search.strategies import STRATEGIES
@@ -81,4 +87,86 @@ def constructed(task: Task, default: Candidate, strategy: str, seed: str = "0") 
     return next((each for each, seconds in times if seconds is not None and is_worth_it(seconds, known)), default)
 
 
-__all__ = ["ProgramsOf", "constructed", "decision", "default_programs", "is_worth_it", "search_of", "template_programs"]
+# Groups of ranged models: the construction looks at some calls, and a few kernels of what it finds serve the range.
+
+_CONSTRUCTED_AT = 4
+"""Points of a range, its ends among them, at which a kernel is constructed: each takes as long as a static group."""
+Choose: TypeAlias = Callable[[Mapping[Candidate, Sequence[float]], Sequence[Point], Candidate], Chosen[Candidate]]
+"""Chooses kernels, given the seconds of each at points and the default."""
+
+
+class PointForecast(Protocol):
+    """Predicts a task's candidates at points of a range."""
+
+    def at(self, candidate: Candidate, search: Task, number: int) -> float:
+        """The predicted seconds at a point; infinite where nothing predicts them. TreadleError for a candidate that is
+        not legal."""
+        ...
+
+
+def constructed_range(
+    task: Task,
+    known: Sequence[Candidate],
+    points: Sequence[Point],
+    times: PointForecast,
+    strategy: str,
+    choose: Choose,
+    seed: str = "0",
+) -> Schedule | None:
+    """The kernels of a group of a ranged model, with a tree over extents where there are several; None where what is
+    constructed gains nothing over the known ones.
+
+    A strategy proposes one candidate for each of some points, by the times there; all of them, and the known ones, are
+    then predicted at every point, and `choose` takes those that serve the range.
+    known: the kernels that the group has without a construction, the default first
+    """
+    table = {each: [times.at(each, task, n) for n in range(len(points))] for each in known}
+    if inf in table[known[0]]:
+        return None
+    for number in spread(len(points)):
+        explored = Explored(task)
+        explored.take(known)
+        for each in STRATEGIES[strategy](explored, partial(_at, times, task, number), seed).propose(1):
+            if each not in table:
+                table[each] = [inf if seconds is None else seconds for seconds in _each(times, task, each, points)]
+    chosen = choose(table, points, known[0])
+    if set(chosen.kernels) <= set(known):
+        return None
+    kernels = tuple(decision(task, each) for each in chosen.kernels)
+    several = Dispatched(chosen.tree, kernels, predicted(table, chosen.kernels, points))
+    return kernels[0] if len(kernels) == 1 else several
+
+
+def spread(count: int) -> list[int]:
+    """The numbers of the points, of so many, at which kernels are constructed."""
+    return sorted({round((count - 1) * n / (_CONSTRUCTED_AT - 1)) for n in range(_CONSTRUCTED_AT)})
+
+
+def _each(times: PointForecast, task: Task, candidate: Candidate, points: Sequence[Point]) -> list[float | None]:
+    return [_at(times, task, n, [candidate])[0] for n in range(len(points))]
+
+
+def _at(times: PointForecast, task: Task, number: int, candidates: Sequence[Candidate]) -> list[float | None]:
+    """The predicted seconds of candidates at a point; None for those that are not legal there."""
+    found: list[float | None] = []
+    for candidate in candidates:
+        try:
+            seconds = times.at(candidate, task, number)
+        except TreadleError:
+            seconds = inf
+        found.append(seconds if seconds < inf else None)
+    return found
+
+
+__all__ = [
+    "PointForecast",
+    "ProgramsOf",
+    "constructed",
+    "constructed_range",
+    "decision",
+    "default_programs",
+    "is_worth_it",
+    "search_of",
+    "spread",
+    "template_programs",
+]

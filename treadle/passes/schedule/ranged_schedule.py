@@ -250,17 +250,24 @@ class PointTimes:
 
         search: of the whole anchor; TreadleError for a candidate that is not legal
         """
-        replayed, every = search.replay(candidate), list(dict.fromkeys([*self.different, self._whole]))
-        if isinstance(replayed, UseAttr):
-            seconds = self._of_use(replayed, every)
-        else:
-            program = search.by_name[candidate.program]
-            of_point = partial(replay, program, candidate.decisions, target=self._target)
-            seconds = {call: self._seconds(of_point, call) for call in every}
+        seconds = self._of_candidate(candidate, search, list(dict.fromkeys([*self.different, self._whole])))
         if inf in seconds.values():
             return inf
         total = sum(weight * seconds[call] for call, weight in zip(self._calls, self._weights, strict=True))
         return total / seconds[self._whole]
+
+    def at(self, candidate: Candidate, search: Task, number: int) -> float:
+        """The seconds at one point, as `mean` predicts them; infinite where nothing predicts them."""
+        call = self._calls[number]
+        return self._of_candidate(candidate, search, [call])[call]
+
+    def _of_candidate(self, candidate: Candidate, search: Task, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+        replayed = search.replay(candidate)
+        if isinstance(replayed, UseAttr):
+            return self._of_use(replayed, calls)
+        program = search.by_name[candidate.program]
+        of_point = partial(replay, program, candidate.decisions, target=self._target)
+        return {call: self._seconds(of_point, call) for call in calls}
 
     def _of_use(self, use: UseAttr, calls: Sequence[CallShape]) -> dict[CallShape, float]:
         if use.template.data == MatmulCpu.name:

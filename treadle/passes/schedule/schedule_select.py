@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,12 +15,13 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.artifact.cache import kernel_fingerprint
-from treadle.dialects.graph import FusedOp
+from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.location import location_of
-from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
+from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.construct import (
     constructed,
+    constructed_range,
     decision,
     default_programs,
     search_of,
@@ -31,8 +32,18 @@ from treadle.passes.schedule.instance import (
     group_program,
     ranged_group_program,
 )
-from treadle.passes.schedule.ranged_schedule import RangedSchedules, depends_on_call, symbols_of
+from treadle.passes.schedule.ranged_schedule import (
+    LEAST_GAIN,
+    LEAST_LOSS,
+    PointTimes,
+    RangedSchedules,
+    depends_on_call,
+    module_points,
+    symbols_of,
+)
 from treadle.schedules.default_template import default_template
+from treadle.schedules.joint import Chosen, Point, chosen_dispatch
+from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.programs import decisions_of, replay
@@ -59,9 +70,10 @@ class ScheduleSelectPass(ModulePass):
     database: the folder of tuned schedules. A program of an entry is put into the module, and the group names it. An
         entry that cannot be used, since it is damaged or is not legal today, is named in a warning on stderr, and the
         default is taken.
-    construct: how a group of a static model that has no entry gets its schedule: `default`, or the strategy of a search
-        (`walk`, `walk-paper`, `greedy`, `evolution`, `evolution-annealed`, or `exhaustive` over the templates' spaces)
-        whose first proposal is taken if it is predicted to be 5 % faster than the default. Nothing is built or timed.
+    construct: how a group that has no entry gets its schedule: `default`, or the strategy of a search (`walk`,
+        `walk-paper`, `greedy`, `evolution`, `evolution-annealed`, or `exhaustive` over the templates' spaces) whose
+        first proposal is taken if it is predicted to be 5 % faster than the default. A product of a ranged model has
+        proposals for several calls of the range, among which and its defaults it dispatches. Nothing is built or timed.
     """
 
     name = "schedule-select"
@@ -80,10 +92,12 @@ class ScheduleSelectPass(ModulePass):
                 used += [] if entry is None else [entry]
                 if entry is not None:
                     fused.schedule = placed(op, entry.schedule)
-                elif depends_on_call(fused):
-                    fused.schedule = ranged.of(fused, default_schedule(fused, target))
-                else:
+                elif not depends_on_call(fused):
                     fused.schedule = _placed_one(op, searched.of(fused))
+                else:
+                    untuned = ranged.of(fused, default_schedule(fused, target))
+                    found = searched.of_range(fused, untuned)
+                    fused.schedule = untuned if found is None else placed(op, found)
         _warn_of_stale(used, self.database)
 
 
@@ -93,6 +107,7 @@ class _Constructions:
     def __init__(self, target: Target, construction: Construction):
         self._target, self._construction = target, construction
         self._known: dict[str, UseAttr | ProgramOp] = {}
+        self._of_ranges: dict[tuple[str, str], Schedule | None] = {}
 
     def of(self, fused: FusedOp) -> UseAttr | ProgramOp:
         """The schedule of a group."""
@@ -101,11 +116,40 @@ class _Constructions:
             return default
         digest = group_program(fused).digest()
         if digest not in self._known:
-            written = template_programs if self._construction == "exhaustive" else default_programs
-            task, candidate = search_of(fused, default, self._target, written)
+            task, candidate = self._search(fused, default)
             found = constructed(task, candidate, self._construction)
             self._known[digest] = default if found == candidate else decision(task, found)
         return self._known[digest]
+
+    def of_range(self, fused: FusedOp, untuned: UseAttr | DispatchAttr) -> Schedule | None:
+        """The kernels of a group of a ranged model, if it gets others than those that it has without a construction."""
+        if self._construction == "default":
+            return None
+        key = group_program(fused).digest(), str(fused.required_regions)
+        if key not in self._of_ranges:
+            self._of_ranges[key] = self._constructed_range(fused, untuned)
+        return self._of_ranges[key]
+
+    def _constructed_range(self, fused: FusedOp, untuned: UseAttr | DispatchAttr) -> Schedule | None:
+        points = module_points(fused)
+        times = PointTimes.of(fused, points, self._target)
+        if times is None or not isinstance(times.anchor, MatmulOp):
+            return None
+        kernels = untuned.alternatives.data if isinstance(untuned, DispatchAttr) else (untuned,)
+        uses = [each for each in kernels if isinstance(each, UseAttr)]
+        task, _ = self._search(fused, uses[0])
+        known = [task.candidate(use) for use in uses if use.template.data in task.by_name]
+        return constructed_range(task, known, points, times, self._construction, _choose)
+
+    def _search(self, fused: FusedOp, default: UseAttr) -> tuple[Task, Candidate]:
+        written = template_programs if self._construction == "exhaustive" else default_programs
+        return search_of(fused, default, self._target, written)
+
+
+def _choose(
+    table: Mapping[Candidate, Sequence[float]], points: Sequence[Point], default: Candidate
+) -> Chosen[Candidate]:
+    return chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:
