@@ -174,4 +174,4 @@ def test_figure_3_lengths_share_the_tiles() -> None:
     for length in (49, 50):
         whole = anchor("matmul", length, 40)
         work = work_of(Group(whole), replay(rows, {}, whole, CPU), CPU)
-        assert work.blocks == 5 * 40
+        assert work.blocks == 5 * length
