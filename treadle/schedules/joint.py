@@ -100,7 +100,8 @@ def _multiple(dim: Dim, value: float) -> int:
 # The choice of a few kernels that serve many shapes.
 #
 # Source: DietCode (MLSys 2022), section 4.3, where every shape votes for its favourite kernel. A kernel for each vote
-# may be as many as shapes; here a kernel is added only while it gains something for all shapes together.
+# may be as many as shapes; here a kernel is added only while it gains something for all shapes together. The total is
+# submodular, so that n kernels of votes have at most 1 + n * least_gain times the throughput of those chosen.
 
 Kernel = TypeVar("Kernel", bound=Hashable)
 
@@ -139,11 +140,6 @@ def chosen_kernels(
         chosen.append(kernel)
         served = list(map(min, served, seconds[kernel]))
     return chosen
-
-
-def votes(seconds: Mapping[Kernel, Sequence[float]], chosen: Sequence[Kernel], count: int) -> list[Kernel]:
-    """The fastest of the chosen kernels for each of `count` shapes, the first of equal ones."""
-    return [min(chosen, key=lambda kernel: seconds[kernel][n]) for n in range(count)]
 
 
 def throughput(seconds: Mapping[Kernel, Sequence[float]], weights: Sequence[float], chosen: Sequence[Kernel]) -> float:
@@ -401,5 +397,4 @@ __all__ = [
     "occupancy",
     "points_of",
     "throughput",
-    "votes",
 ]
