@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
 
 import treadle
+from treadle.dialects.graph import MatmulOp
 from treadle.frontends.onnx import import_model
 from treadle.ir import lower
 from treadle.shapes.dim import Dim
@@ -62,3 +64,18 @@ def test_values(columns: str, bounds: tuple[int, int]) -> None:
             w = rng.standard_normal((4, 8, m if columns == "m" else n)).astype(np.float32)
             (found,) = model(x, w)
             np.testing.assert_allclose(found, x.astype(np.float64) @ w, rtol=1e-5, atol=1e-5, err_msg=f"{m}, {n}")
+
+
+@pytest.mark.parametrize(("batch", "target"), [(16, "avx2"), ("n", "avx2"), (16, "sm_80"), ("n", "sm_80")])
+def test_rows_of_a_batch_are_one_dimension(batch: int | str, target: str) -> None:
+    """DietCode's dense layer: one product of 16 T rows, whether the batch is a number or a symbol."""
+    x = make_tensor_value_info("x", TensorProto.FLOAT, (batch, "m", 64))
+    w = from_array(np.ones((64, 96), np.float32), "w")
+    y = make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = make_graph([make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [w])
+    model = make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+    ranges = {"m": Dim("m", 1, 128)} | ({"n": Dim("n", 1, 16)} if batch == "n" else {})
+    module = import_model(model.SerializeToString(), ranges)
+    lower(module, target, to="fuse")
+    (product,) = [op for op in module.walk() if isinstance(op, MatmulOp)]
+    assert tuple(product.shape) == (16 * 128, 96)

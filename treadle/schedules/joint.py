@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, inf, log, prod
+from math import ceil, exp, inf, log, prod
 from typing import Generic, TypeVar
 
 from treadle.dialects.dispatch_tree import Prediction
@@ -101,7 +101,8 @@ def _multiple(dim: Dim, value: float) -> int:
 # The choice of a few kernels that serve many shapes.
 #
 # Source: DietCode (MLSys 2022), section 4.3, where every shape votes for its favourite kernel. A kernel for each vote
-# may be as many as shapes; here a kernel is added only while it gains something for all shapes together.
+# may be as many as shapes; here a kernel is added only while it gains something for all shapes together. The total is
+# submodular, so that n kernels of votes have at most 1 + n * least_gain times the throughput of those chosen.
 
 Kernel = TypeVar("Kernel", bound=Hashable)
 
@@ -142,11 +143,6 @@ def chosen_kernels(
     return chosen
 
 
-def votes(seconds: Mapping[Kernel, Sequence[float]], chosen: Sequence[Kernel], count: int) -> list[Kernel]:
-    """The fastest of the chosen kernels for each of `count` shapes, the first of equal ones."""
-    return [min(chosen, key=lambda kernel: seconds[kernel][n]) for n in range(count)]
-
-
 def throughput(seconds: Mapping[Kernel, Sequence[float]], weights: Sequence[float], chosen: Sequence[Kernel]) -> float:
     """The throughput of some kernels, each shape's relative to that of the fastest of all and times its weight."""
     points = range(len(weights))
@@ -164,39 +160,18 @@ def _for_unserved(seconds: Mapping[Kernel, Sequence[float]], left: Sequence[Kern
     return min(left, key=lambda kernel: seconds[kernel][number])
 
 
-# DietCode's cost model: the throughput of a kernel on a shape, from that of one block.
+# DietCode's cost model: what a micro-kernel takes on a shape, from what its blocks take.
 #
 # Source: DietCode (MLSys 2022), section 4.2, equation (3): cost = f_MK(M) * f_OCC(P / M) * f_pad(P, M), throughput of
-# a program P of blocks M. As printed, f_pad = pad_by(P, M) / P is at least 1, and prefers kernels that pad more; here
-# it is P / pad_by(P, M), the part of the computed elements that is useful.
+# a program P of blocks M. f_MK is learned from features of the micro-kernel, and the coefficient k of f_OCC from
+# measurements. As printed, f_pad = pad_by(P, M) / P is at least 1, and prefers kernels that pad more; here blocks of a
+# shape are counted whole, so that padding costs what it takes.
 
-_UNMEASURED = 0.5
-"""The coefficient k of f_OCC before there are measurements; assumed."""
-_HALVINGS = 60
-
-
-@dataclass(frozen=True)
-class MicroKernel:
-    """A kernel whose block computes a tile of the result.
-
-    tile: extents, of the same dimensions as the shapes it is used for
-    throughput: useful work a second while all cores are busy with whole tiles, f_MK
-    """
-
-    tile: tuple[int, ...]
-    throughput: float
-
-    def blocks(self, shape: Sequence[int]) -> int:
-        """Tiles that cover a shape, P / M."""
-        return prod(ceil(extent / size) for extent, size in zip(shape, self.tile, strict=True))
-
-    def padding(self, shape: Sequence[int]) -> float:
-        """f_pad: the part of what is computed that is useful, at most 1."""
-        return prod(shape) / (self.blocks(shape) * prod(self.tile))
-
-    def on(self, shape: Sequence[int], places: int, k: float = _UNMEASURED) -> float:
-        """The throughput on a shape; `places`: blocks that run at once on the whole device."""
-        return self.throughput * occupancy(self.blocks(shape), places, k) * self.padding(shape)
+_ROUNDS = 1.0
+"""The coefficient k before there are measurements: a short last round takes as long as a whole one, as the analytic
+model has it."""
+_HALVINGS, _ALTERNATIONS = 60, 50
+_LEAST_STEP = 1e-6
 
 
 def busy(blocks: int, places: int) -> float:
@@ -204,9 +179,58 @@ def busy(blocks: int, places: int) -> float:
     return blocks / (ceil(blocks / places) * places)
 
 
-def occupancy(blocks: int, places: int, k: float) -> float:
-    """f_OCC: k * busy + 1 - k, which is 1 while all places are busy."""
-    return k * busy(blocks, places) + 1 - k
+def occupancy(part: float, k: float) -> float:
+    """f_OCC: k * part + 1 - k, for the part of places that is busy; 1 while all are."""
+    return k * part + 1 - k
+
+
+@dataclass(frozen=True)
+class AtPoint:
+    """A micro-kernel on the shape of a point.
+
+    seconds: predicted, where rounds of blocks count whole; infinite for one that is not legal there
+    busy: the part of places that is busy on average
+    """
+
+    seconds: float
+    busy: float
+
+    @property
+    def ideal(self) -> float:
+        """Seconds if all places were busy: the time of f_MK and f_pad."""
+        return self.seconds * self.busy
+
+
+class Adaption:
+    """f_OCC of a target, whose k is learned from what micro-kernels took at points."""
+
+    def __init__(self) -> None:
+        self.k = _ROUNDS
+
+    def seconds(self, at: AtPoint) -> float:
+        """The predicted seconds at a point; before anything is learned those of the analytic model."""
+        return at.ideal / occupancy(at.busy, self.k)
+
+    def learn(self, records: Sequence[tuple[Sequence[AtPoint], Sequence[float]]]) -> None:
+        """Fits k to what some micro-kernels took at points.
+
+        What a kernel's f_MK is wrong by is one factor at all of its points: by turns, the factors are the means of
+        what k leaves, and k is the nearest to what the factors leave, both by least squares of logarithms.
+        """
+        known = [(places, times) for places, times in records if len(places) > 1]
+        if not known:
+            return
+        for _ in range(_ALTERNATIONS):
+            busies: list[float] = []
+            ratios: list[float] = []
+            for places, times in known:
+                errors = [log(time / self.seconds(at)) for at, time in zip(places, times, strict=True)]
+                factor = exp(sum(errors) / len(errors))
+                busies += [at.busy for at in places]
+                ratios += [factor * at.ideal / time for at, time in zip(places, times, strict=True)]
+            before, self.k = self.k, fitted_k(busies, ratios)
+            if abs(self.k - before) < _LEAST_STEP:
+                break
 
 
 def fitted_k(busies: Sequence[float], ratios: Sequence[float]) -> float:
@@ -215,7 +239,7 @@ def fitted_k(busies: Sequence[float], ratios: Sequence[float]) -> float:
     busies, ratios: of some programs, `busy` and the measured throughput divided by f_MK * f_pad
     """
     if not busies:
-        return _UNMEASURED
+        return _ROUNDS
 
     def slope(k: float) -> float:
         """Half the derivative of the sum of squares."""
@@ -368,9 +392,10 @@ __all__ = [
     "LEAST_GAIN",
     "LEAST_LOSS",
     "POINTS",
+    "Adaption",
+    "AtPoint",
     "Chosen",
     "Leaf",
-    "MicroKernel",
     "Point",
     "Split",
     "Tree",
@@ -388,5 +413,4 @@ __all__ = [
     "points_of",
     "predicted",
     "throughput",
-    "votes",
 ]

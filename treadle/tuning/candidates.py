@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -27,8 +26,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of, group_of
-from treadle.passes.schedule.ranged_schedule import PointTimes
+from treadle.passes.schedule.ranged_schedule import AtPoints, PointTimes
 from treadle.passes.schedule.schedule_select import add_program
+from treadle.schedules.joint import Adaption
 from treadle.schedules.search.candidate import Candidate, CostModel, Task
 from treadle.schedules.search.programs import taken
 from treadle.schedules.work.gpu_work import AnyWork
@@ -229,22 +229,30 @@ def _work_or_error(group: WorkGroup, task: Task, candidate: Candidate) -> AnyWor
 class Predictions:
     """What a cost model says of a group's candidates."""
 
-    def __init__(self, task: GroupTask, workers: Workers, model: CostModel, left: Left = endless):
+    def __init__(
+        self,
+        task: GroupTask,
+        workers: Workers,
+        model: CostModel,
+        left: Left = endless,
+        adaption: Adaption | None = None,
+    ):
         self._task, self._workers, self._model, self._left = task, workers, model, left
+        self._adaption = Adaption() if adaption is None else adaption
         self._group, self._target = WorkGroup(task.search.anchor), task.search.target
         self._program_texts: dict[str, str] = {}
         self._counted: dict[Candidate, AnyWork | str] = {}
         self._texts: dict[Candidate, Printed] = {}
         self._failed: set[Candidate] = set()
         self._points = PointTimes.of(task.program.fused, task.points, self._target)
-        self._means: dict[Candidate, float] = {}
+        self._at_points: dict[Candidate, AtPoints | None] = {}
 
     def __call__(self, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """The predicted seconds; None for one that is not legal. OutOfTimeError if no time is left for them.
 
-        Those of a range are the mean over the calls that its points stand for: what the model says of the kernel,
-        whose features are those of its largest call, times what the points take by the analytic model as a part of that
-        call. Source: DietCode (MLSys 2022), equation 3, with rounds and padding by the work model.
+        Those of a range are the mean over the calls that its points stand for: what the model says of the micro-kernel,
+        whose features are those of the whole anchor's kernel, times what the points take as a part of that, with their
+        padding, and with the occupancy whose coefficient was learned. Source: DietCode (MLSys 2022), equation 3.
         """
         new = [each for each in dict.fromkeys(candidates) if each not in self._counted]
         if len(new) > _BATCH:
@@ -257,11 +265,16 @@ class Predictions:
         return [None if s is None else self._of_range(each, s) for each, s in zip(candidates, seconds, strict=True)]
 
     def _of_range(self, candidate: Candidate, seconds: float) -> float | None:
-        assert self._points is not None
-        if candidate not in self._means:
-            self._means[candidate] = self._points.mean(candidate, self._task.search)
-        mean = self._means[candidate]
-        return seconds * mean if mean < inf else None
+        found = self.at_points(candidate)
+        return None if found is None else seconds * found.mean(self._adaption)
+
+    def at_points(self, candidate: Candidate) -> AtPoints | None:
+        """A candidate at the points of a range, as far as they are predicted; None without a range."""
+        if candidate not in self._at_points:
+            points = self._points
+            found = None if points is None else points.of_candidate(candidate, self._task.search)
+            self._at_points[candidate] = found
+        return self._at_points[candidate]
 
     def work(self, candidate: Candidate) -> AnyWork | None:
         """The work of a candidate's kernel; None if it is not legal, or could not be lowered. OutOfTimeError if no time

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from treadle.errors import TreadleError
 from treadle.passes.schedule.schedule_instantiate import operations_of
+from treadle.schedules.joint import Adaption
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.rejections import Ledger
 from treadle.schedules.search.strategies import STRATEGIES
@@ -25,12 +26,19 @@ class GroupSearch:
     """
 
     def __init__(
-        self, task: GroupTask, workers: Workers, model: CostModel, strategy: str, seed: int, left: Left = endless
+        self,
+        task: GroupTask,
+        workers: Workers,
+        model: CostModel,
+        strategy: str,
+        seed: int,
+        left: Left = endless,
+        adaption: Adaption | None = None,
     ):
         if strategy not in STRATEGIES:
             raise TreadleError(f"there is no strategy {strategy!r}", "tune", list(STRATEGIES))
         self.explored = Explored(task.search, f"{strategy} {seed}")
-        self.predictions = Predictions(task, workers, model, left)
+        self.predictions = Predictions(task, workers, model, left, adaption)
         self.explored.take([task.default])
         self._strategy = STRATEGIES[strategy](self.explored, self.predictions, f"{seed} {task.digest}")
 

@@ -13,7 +13,7 @@ from typing import Any
 from treadle.dialects.schedule import MOST_KERNELS
 from treadle.errors import TreadleError
 from treadle.schedules.joint import Point, chosen_dispatch, predicted
-from treadle.schedules.search.candidate import Candidate
+from treadle.schedules.search.candidate import Candidate, Measured
 from treadle.schedules.search.database import Dispatched
 from treadle.shapes.decision_tree import kernel_for
 from treadle.tuning.candidates import Built, Printed
@@ -72,6 +72,24 @@ class RangedTuner(Tuner):
         for candidate, each in times.items():
             scaled = tuple(seconds * factor for seconds, factor in zip(each, factors, strict=True))
             table.setdefault(candidate, scaled)
+        self._adapt()
+
+    def _adapt(self) -> None:
+        """Learns the coefficient of the occupancy from all that was timed at points."""
+        searches = {group.task.digest: group.search.predictions for group in self.groups}
+        records = [
+            (found.points, times)
+            for digest, table in self._tables.items()
+            for candidate, times in table.items()
+            if (found := searches[digest].at_points(candidate)) is not None
+        ]
+        self.adaption.learn(records)
+
+    def _of_kernel(self, group: Group, result: Measured) -> float:
+        """The micro-kernel's part: what was measured without what the points are predicted to take of the whole
+        anchor's kernel, so that features of a kernel explain one factor for all calls."""
+        seconds, found = super()._of_kernel(group, result), group.search.predictions.at_points(result.candidate)
+        return seconds if found is None else seconds / found.mean(self.adaption)
 
     def _confirm(self, group: Group) -> None:
         """Times the default, the kernels that the table says, and the fastest one of each point, longer than before,

@@ -10,6 +10,7 @@ from math import inf
 
 from treadle.errors import TreadleError
 from treadle.passes.schedule.construct import is_worth_it
+from treadle.schedules.joint import Adaption
 from treadle.schedules.search.candidate import Candidate, CostModel, Measured
 from treadle.schedules.search.database import PREDICTED, Database, Record, Room, Schedule
 from treadle.schedules.search.database_files import digest_of
@@ -58,6 +59,7 @@ class Tuner:
     ):
         target = workers.machine.target
         self._model: CostModel = Learned() if model is None else model
+        self.adaption = Adaption()
         self.groups = [Group(task, workers.machine.hardware, self._search(task, workers, options)) for task in tasks]
         self._target, self._database, self._options = target, database, options
         self._workers, self._measurer, self._show = workers, measurer, show
@@ -156,7 +158,7 @@ class Tuner:
         self._show(self.groups, group)
 
     def _search(self, task: GroupTask, workers: Workers, options: Options) -> GroupSearch:
-        return GroupSearch(task, workers, self._model, options.strategy, options.seed, self._left)
+        return GroupSearch(task, workers, self._model, options.strategy, options.seed, self._left, self.adaption)
 
     def _left(self) -> float:
         """Seconds left, without those that the final timings will take."""
@@ -321,8 +323,14 @@ class Tuner:
             task.digest, task.label, self._hardware, trials, self._room, task.texts, group.search.counted
         )
         results = [_measured(trial, group.best_seconds) for trial in trials]
-        timed = [(each.work, each.seconds) for each in results if each.work and each.seconds]
+        timed = [(each.work, self._of_kernel(group, each)) for each in results if each.work and each.seconds]
         self._model.learn({task.digest: timed}, self._target)
+
+    def _of_kernel(self, group: Group, result: Measured) -> float:
+        """What a cost model learns of a kernel that was timed: its seconds."""
+        del group
+        assert result.seconds is not None
+        return result.seconds
 
 
 class PredictedTuner(Tuner):

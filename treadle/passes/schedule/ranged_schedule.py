@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
 
@@ -25,11 +26,22 @@ from treadle.passes.schedule.instance import (
     whole_shape,
 )
 from treadle.schedules.default_template import default_template
-from treadle.schedules.joint import POINTS, Chosen, Point, Weights, chosen_dispatch, points_of, throughput
+from treadle.schedules.joint import (
+    POINTS,
+    Adaption,
+    AtPoint,
+    Chosen,
+    Point,
+    Weights,
+    busy,
+    chosen_dispatch,
+    points_of,
+    throughput,
+)
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.register_tile import SHORT_HEIGHTS
 from treadle.schedules.search.candidate import Candidate, Task
-from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, predicted_seconds
+from treadle.schedules.search.predict import UNHIDDEN, cpu_seconds, places_of, predicted_seconds
 from treadle.schedules.search.product_work import blocks_of, product_work, right_loads
 from treadle.schedules.search.programs import Replayed, replay
 from treadle.schedules.template import Anchor, Choices, Template
@@ -181,7 +193,7 @@ class PointTimes:
         """What calls compute, the smallest first."""
         self._whole = whole_shape(anchor)
         self._instances: dict[CallShape, Anchor] = {}
-        self._known: dict[tuple[UseAttr, CallShape], float] = {}
+        self._known: dict[tuple[UseAttr, CallShape], AtPoint] = {}
 
     @classmethod
     def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
@@ -231,7 +243,7 @@ class PointTimes:
         last = len(self.different) - 1
         probes = list(dict.fromkeys(self.different[last * n // (_PROBES - 1)] for n in range(_PROBES)))
         times = {use: self._of_use(use, probes) for use in (default, *others)}
-        table = {use: [each[call] for call in probes] for use, each in times.items()}
+        table = {use: [each[call].seconds for call in probes] for use, each in times.items()}
         if inf in table[default]:
             return []
         fastest = [min(others, key=lambda use: table[use][n]) for n in range(len(probes))]
@@ -241,69 +253,85 @@ class PointTimes:
 
     def of_use(self, use: UseAttr) -> list[float]:
         """The seconds of a template's kernel at each point; infinite where nothing predicts it."""
-        seconds = self._of_use(use, self.different)
-        return [seconds[call] for call in self._calls]
+        found = self._of_use(use, self.different)
+        return [found[call].seconds for call in self._calls]
 
-    def mean(self, candidate: Candidate, search: Task) -> float:
-        """The mean over the calls that the points stand for, as a part of what the whole anchor takes; infinite where
-        nothing predicts that. Of nests, each point is predicted as an anchor of its own.
+    def of_candidate(self, candidate: Candidate, search: Task) -> AtPoints | None:
+        """A candidate at the points and on the whole anchor; None where something of that is not predicted. Of nests,
+        each point is predicted as an anchor of its own.
 
         search: of the whole anchor; TreadleError for a candidate that is not legal
         """
-        seconds = self._of_candidate(candidate, search, list(dict.fromkeys([*self.different, self._whole])))
-        if inf in seconds.values():
-            return inf
-        total = sum(weight * seconds[call] for call, weight in zip(self._calls, self._weights, strict=True))
-        return total / seconds[self._whole]
+        found = self._of_candidate(candidate, search, list(dict.fromkeys([*self.different, self._whole])))
+        if inf in {each.seconds for each in found.values()}:
+            return None
+        return AtPoints(tuple(found[call] for call in self._calls), tuple(self._weights), found[self._whole].seconds)
 
     def at(self, candidate: Candidate, search: Task, number: int) -> float:
-        """The seconds at one point, as `mean` predicts them; infinite where nothing predicts them."""
+        """The seconds at one point, as `of_candidate` predicts them; infinite where nothing predicts them."""
         call = self._calls[number]
-        return self._of_candidate(candidate, search, [call])[call]
+        return self._of_candidate(candidate, search, [call])[call].seconds
 
-    def _of_candidate(self, candidate: Candidate, search: Task, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+    def _of_candidate(self, candidate: Candidate, search: Task, calls: Sequence[CallShape]) -> dict[CallShape, AtPoint]:
         replayed = search.replay(candidate)
         if isinstance(replayed, UseAttr):
             return self._of_use(replayed, calls)
         program = search.by_name[candidate.program]
         of_point = partial(replay, program, candidate.decisions, target=self._target)
-        return {call: self._seconds(of_point, call) for call in calls}
+        return {call: self._at_point(of_point, call) for call in calls}
 
-    def _of_use(self, use: UseAttr, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+    def _of_use(self, use: UseAttr, calls: Sequence[CallShape]) -> dict[CallShape, AtPoint]:
         if use.template.data == MatmulCpu.name:
             return self._of_panels(use.knobs(), calls)
-        found: dict[CallShape, float] = {}
-        larger = inf
+        found: dict[CallShape, AtPoint] = {}
+        larger = AtPoint(inf, 1.0)
         for call in sorted({*self.different, *calls}, key=_volume, reverse=True):
             # What is too small for its template, such as one window, takes at most as long as the next larger call.
-            if call in calls or larger == inf:
+            if call in calls or larger.seconds == inf:
                 if (use, call) not in self._known:
-                    self._known[use, call] = self._seconds(lambda instance: _if_fitting(use, instance), call)
-                seconds = self._known[use, call]
-                larger = found[call] = larger if seconds == inf else seconds
+                    self._known[use, call] = self._at_point(lambda instance: _if_fitting(use, instance), call)
+                known = self._known[use, call]
+                larger = found[call] = larger if known.seconds == inf else known
         return found
 
-    def _of_panels(self, choices: Choices, calls: Sequence[CallShape]) -> dict[CallShape, float]:
+    def _of_panels(self, choices: Choices, calls: Sequence[CallShape]) -> dict[CallShape, AtPoint]:
         """Of kernels of `matmul_cpu`, which skip blocks of a grid that is the whole product's."""
         target, anchor = self._target, self.anchor
         assert isinstance(anchor, MatmulOp)
         grid, loads = blocks_of(anchor, choices, target), right_loads(anchor, choices, target)
-        found: dict[CallShape, float] = {}
+        found: dict[CallShape, AtPoint] = {}
         for call in calls:
             instance = self.instance(call)
             assert isinstance(instance, MatmulOp)
             work = product_work(instance, choices, target, SHORT_HEIGHTS, grid, loads)
-            found[call] = cpu_seconds(work, target, UNHIDDEN)
+            found[call] = AtPoint(cpu_seconds(work, target, UNHIDDEN), busy(work.blocks, target.cores))
         return found
 
-    def _seconds(self, replayed: Callable[[Anchor], Replayed], call: CallShape) -> float:
-        """Of the kernel that an instance gets, whose blocks are as large as those of the whole anchor's; infinite for
-        one that is not legal."""
-        instance = self.instance(call)
+    def _at_point(self, replayed: Callable[[Anchor], Replayed], call: CallShape) -> AtPoint:
+        """The kernel that an instance gets, whose blocks are as large as those of the whole anchor's."""
+        instance, target = self.instance(call), self._target
         try:
-            return predicted_seconds(work_of(Group(instance), replayed(instance), self._target), self._target)
+            work = work_of(Group(instance), replayed(instance), target)
+            return AtPoint(predicted_seconds(work, target), busy(work.blocks, max(1, places_of(work, target))))
         except TreadleError:
-            return inf
+            return AtPoint(inf, 1.0)
+
+
+@dataclass(frozen=True)
+class AtPoints:
+    """A candidate at the points of a range.
+
+    whole: predicted seconds of the whole anchor
+    """
+
+    points: tuple[AtPoint, ...]
+    weights: tuple[float, ...]
+    whole: float
+
+    def mean(self, adaption: Adaption) -> float:
+        """The mean over the calls that the points stand for, as a part of what the whole anchor takes."""
+        each = zip(self.weights, map(adaption.seconds, self.points), strict=True)
+        return sum(weight * seconds for weight, seconds in each) / self.whole
 
 
 def _volume(call: CallShape) -> tuple[int, tuple[int, ...]]:

@@ -113,6 +113,11 @@ def resident_blocks(work: GpuWork, target: Target) -> int:
         return 0
 
 
+def places_of(work: AnyWork, target: Target) -> int:
+    """Blocks that run at once on the whole device; 0 if no block of a GPU's kernel fits."""
+    return target.multiprocessors * resident_blocks(work, target) if isinstance(work, GpuWork) else target.cores
+
+
 def _round_cycles(work: GpuWork, target: Target, blocks: int) -> float:
     """The cycles in which a multiprocessor computes so many blocks at once."""
     busy = blocks * max(block_cycles(work, target).values())
