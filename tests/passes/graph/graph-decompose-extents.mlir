@@ -22,3 +22,15 @@ func.func @main(%x: tensor<4x8xf32>, %n: tensor<i64>) -> (tensor<4x8xf32>, tenso
 // CHECK-NEXT: [[A:%\S+]] = graph.reduction "add" %z
 // CHECK-NEXT: [[N:%\S+]] = graph.constant #graph.inline<"8.0">
 // CHECK-NEXT: %w = graph.binary "div" [[A]], [[N]]
+
+// A transposed convolution stays: what is required of its result is not a part of each of the strides' pixels.
+func.func @transposed(%x: tensor<1x1x3xf32>, %n: tensor<i64>) -> tensor<1x2x6xf32>
+    attributes {extents = ["n"], output_required = [#graph.required<d2 < 0>]} {
+  %w = graph.constant #graph.inline<"1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0"> : tensor<1x2x4xf32>
+  %y = graph.conv_transpose %x, %w {strides = array<i64: 2>, pads = array<i64: 1, 1>, dilations = array<i64: 1>,
+      groups = 1 : i64, output_padding = array<i64: 0>} : (tensor<1x1x3xf32>, tensor<1x2x4xf32>) -> tensor<1x2x6xf32>
+  func.return %y : tensor<1x2x6xf32>
+}
+
+// CHECK-LABEL: func.func @transposed
+// CHECK:         %y = graph.conv_transpose

@@ -83,3 +83,19 @@ func.func @pool(%x: tensor<1x2x4x4xf32>) -> tensor<1x2x4x2xf32> {
 // CHECK-NEXT:   %y = graph.compute "pool" ({{%.*}}, {{%.*}}, [[I:%.*]], {{%.*}}) {
 // CHECK-NEXT:     graph.reduce add
 // CHECK:          graph.at [[N]][[[I]]] : tensor<4xf32>
+
+// A transposed convolution of stride 2: a convolution of 2 taps that gives both pixels of a stride as channels, whose
+// pixels are put side by side; the first one is beyond the padding.
+// CHECK-LABEL: func.func @transposed_convolution
+// CHECK-NEXT:   [[W:%.*]] = graph.constant #graph.inline<"3.0, 1.0, 4.0, 2.0, 7.0, 5.0, 8.0, 6.0"> : tensor<4x1x2xf32>
+// CHECK-NEXT:   [[C:%.*]] = graph.conv %x, [[W]] {strides = array<i64: 1>, pads = array<i64: 1, 1>, {{.*}} -> tensor<1x4x4xf32>
+// CHECK-NEXT:   [[A:%.*]] = graph.reshape [[C]] {shape = array<i64: 1, 2, 2, 4>}
+// CHECK-NEXT:   [[S:%.*]] = graph.transpose [[A]] {perm = array<i64: 0, 1, 3, 2>}
+// CHECK-NEXT:   [[I:%.*]] = graph.reshape [[S]] {shape = array<i64: 1, 2, 8>}
+// CHECK-NEXT:   %y = graph.slice [[I]] {starts = array<i64: 0, 0, 1>, sizes = array<i64: 1, 2, 6>, steps = array<i64: 1, 1, 1>}
+func.func @transposed_convolution(%x: tensor<1x1x3xf32>) -> tensor<1x2x6xf32> {
+  %w = graph.constant #graph.inline<"1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0"> : tensor<1x2x4xf32>
+  %y = graph.conv_transpose %x, %w {strides = array<i64: 2>, pads = array<i64: 1, 1>, dilations = array<i64: 1>,
+      groups = 1 : i64, output_padding = array<i64: 0>} : (tensor<1x1x3xf32>, tensor<1x2x4xf32>) -> tensor<1x2x6xf32>
+  func.return %y : tensor<1x2x6xf32>
+}

@@ -88,10 +88,10 @@ def conv(x: tuple[int, ...], w: tuple[int, ...], strides: int, pads: list[int], 
     return graph, [graph.add(UnaryOp("relu", y))], w[1] * w[2] * w[3]
 
 
-def transposed_conv() -> Built:
-    graph = Graph(random(1, 6, 5, 7))
-    y = ConvTransposeOp(graph[0], graph.constant(random(6, 4, 2, 2)), [2, 2], [0] * 4, [1, 1], 1, [0, 0])
-    return graph, [graph.add(y)], 6
+def transposed_conv(kernel: tuple[int, ...], strides: list[int], pads: list[int], extra: list[int]) -> Built:
+    graph = Graph(random(2, 6, 5, 7))
+    y = ConvTransposeOp(graph[0], graph.constant(random(6, 4, *kernel)), strides, pads, [1, 1], 1, extra)
+    return graph, [graph.add(y)], 6 * kernel[0] * kernel[1]
 
 
 def pool(kind: str, kernel: int, strides: int, pads: int, ceil: bool = False) -> Built:
@@ -237,7 +237,12 @@ CASES: dict[str, Callable[[], Built]] = {
     "depthwise 3x3, stride 2": lambda: conv((1, 5, 9, 35), (5, 1, 3, 3), 2, [1, 1, 1, 1], 1, 5),
     "depthwise 5x5": lambda: conv((1, 3, 7, 17), (3, 1, 5, 5), 1, [2, 2, 2, 2], 1, 3),
     "depthwise 5x5, stride 2": lambda: conv((1, 3, 10, 33), (3, 1, 5, 5), 2, [2, 2, 2, 2], 1, 3),
-    "transposed conv": transposed_conv,
+    "transposed conv": lambda: transposed_conv((2, 2), [2, 2], [0] * 4, [0, 0]),
+    "transposed conv, 4x4, stride 2": lambda: transposed_conv((4, 4), [2, 2], [1] * 4, [0, 0]),
+    "transposed conv, 3x5, strides 2 and 3": lambda: transposed_conv((3, 5), [2, 3], [0, 1, 2, 1], [1, 0]),
+    "transposed conv, stride 1": lambda: transposed_conv((3, 2), [1, 1], [2, 0, 1, 1], [0, 0]),
+    "transposed conv, more stride than kernel": lambda: transposed_conv((1, 2), [3, 3], [0] * 4, [2, 1]),
+    "transposed conv, more pads than taps reach": lambda: transposed_conv((4, 4), [2, 2], [4, 4, 0, 0], [0, 0]),
     "max pool": lambda: pool("max", 3, 2, 1),
     "max pool, ceil": lambda: pool("max", 2, 2, 0, True),
     "mean pool": lambda: pool("avg", 3, 1, 1),

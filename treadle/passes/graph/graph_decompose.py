@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -22,20 +23,27 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.graph import (
     BinaryOp,
     CastOp,
+    ConvOp,
+    ConvTransposeOp,
     LayerNormOp,
     PoolOp,
     ReductionOp,
+    ReshapeOp,
     RmsNormOp,
+    SliceOp,
     SoftmaxOp,
+    TransposeOp,
     UnaryOp,
     definition,
 )
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import accumulator, numpy_dtype
+from treadle.dialects.graph.dtypes import accumulator, is_float, numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_compute
+from treadle.dialects.graph.extents import enclosing_function, extents_of
+from treadle.passes.graph.layout.channels_last import has_no_overlap
 from treadle.passes.graph.one_kernel import is_one_kernel
-from treadle.passes.graph.rewriting import Array, constant_op, replace, shape_of
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, replace, shape_of
 
 # The pattern of graph-decompose that writes out root-mean-square normalisation.
 
@@ -67,9 +75,69 @@ class DecomposeRmsNorm(RewritePattern):
         replace(rewriter, op, [*steps, BinaryOp("mul", normal.result, op.scale)])
 
 
+# The pattern that writes a transposed convolution as a convolution and a shuffle of its pixels.
+
+
+class DecomposeConvTranspose(RewritePattern):
+    """A transposed convolution by constant weights as one convolution for all s positions that a pixel of the result
+    may have within a stride, as channels, whose pixels are then put side by side.
+
+    With o + p = s * q + r, the sum over taps of `x[i] * w[t]`, where `i * s + t - p = o`, is that over j of
+    `x[q - j] * w[s * j + r]`: a convolution of `ceil(k / s)` taps at q, whose weights depend on r. Taps beyond k are 0.
+    Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016.
+    """
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: ConvTransposeOp, rewriter: PatternRewriter) -> None:
+        weights, main = constant_of(op.w), enclosing_function(op)
+        names = ("strides", "pads", "dilations")
+        strides, pads, dilations = (int_list(op.properties, name) for name in names)
+        if weights is None or not is_float(op.type.get_element_type()) or has_no_overlap(op):
+            return
+        if op.groups.value.data > 1 or set(dilations) != {1} or (main is not None and extents_of(main)):
+            return
+        (n, _, *source), (_, outputs, *kernel), rank = shape_of(op.x), shape_of(op.w), len(strides)
+        before, extents = pads[:rank], op.shape[2:]
+        taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+        first = [p // s for p, s in zip(before, strides, strict=True)]
+        last = [(e - 1 + p) // s for e, p, s in zip(extents, before, strides, strict=True)]
+        borders = [
+            *(t - 1 - q for t, q in zip(taps, first, strict=True)),
+            *(q + 1 - x for q, x in zip(last, source, strict=True)),
+        ]
+        if DYNAMIC_INDEX in op.shape or min(borders) < 0:
+            return
+        conv = ConvOp(
+            op.x, (w := constant_op(_phases(weights, strides, taps))).result, [1] * rank, borders, [1] * rank, 1
+        )
+        lengths = [q1 - q0 + 1 for q0, q1 in zip(first, last, strict=True)]
+        apart = ReshapeOp(conv.result, [n, outputs, *strides, *lengths])
+        pairs = [axis for d in range(rank) for axis in (2 + rank + d, 2 + d)]
+        shuffled = TransposeOp(apart.result, [0, 1, *pairs])
+        whole = [q * s for q, s in zip(lengths, strides, strict=True)]
+        image = ReshapeOp(shuffled.result, [n, outputs, *whole])
+        starts = [p % s for p, s in zip(before, strides, strict=True)]
+        cut = SliceOp(image.result, [0, 0, *starts], [n, outputs, *extents], [1] * (2 + rank))
+        replace(rewriter, op, [w, conv, apart, shuffled, image, cut])
+
+
+def _phases(weights: Array, strides: Sequence[int], taps: Sequence[int]) -> Array:
+    """Weights `[IC, OC, kernel...]` as those of all positions within a stride, `[OC * strides..., IC, taps...]`, the
+    last tap first."""
+    channels, outputs, *kernel = weights.shape
+    rank = len(strides)
+    missing = [(0, t * s - k) for t, s, k in zip(taps, strides, kernel, strict=True)]
+    padded = np.pad(weights, [(0, 0), (0, 0), *missing])
+    apart = padded.reshape(channels, outputs, *(e for pair in zip(taps, strides, strict=True) for e in pair))
+    flipped = np.flip(apart, axis=tuple(range(2, 2 + 2 * rank, 2)))
+    order = [1, *range(3, 3 + 2 * rank, 2), 0, *range(2, 2 + 2 * rank, 2)]
+    return np.ascontiguousarray(flipped.transpose(order)).reshape(outputs * prod(strides), channels, *taps)
+
+
 @dataclass(frozen=True)
 class GraphDecomposePass(ModulePass):
-    """Writes the reduction "mean", padded average pooling, and softmax, layer_norm and rms_norm as simpler operators.
+    """Writes the reduction "mean", padded average pooling, transposed convolutions, and softmax, layer_norm and
+    rms_norm as simpler operators.
 
     ```mlir
     %y = graph.softmax %x {dim = 1 : i64} : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -85,7 +153,8 @@ class GraphDecomposePass(ModulePass):
     Softmax and layer_norm stay if their definition is a row computation that is worth one kernel; not with `rows`.
     What is written out of 16-bit floats is computed in float32 between casts, as its definition says.
     A padded average pooling becomes a `graph.compute` that reads the number of elements under each window
-    from a constant, instead of counting them.
+    from a constant, instead of counting them. A transposed convolution of one group by constant weights becomes a
+    convolution whose channels are pixels that lie side by side; not in models of ranges.
     """
 
     name = "graph-decompose"
@@ -94,7 +163,7 @@ class GraphDecomposePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patterns: list[RewritePattern] = [
             Widen(self.rows), DecomposeSoftmax(self.rows), DecomposeLayerNorm(self.rows), DecomposeRmsNorm(self.rows),
-            DecomposeMean(), HoistWindowCount(),
+            DecomposeMean(), HoistWindowCount(), DecomposeConvTranspose(),
         ]  # fmt: skip
         PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(op)
 
