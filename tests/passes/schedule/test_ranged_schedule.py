@@ -19,6 +19,7 @@ from treadle.passes.schedule.ranged_schedule import LEAST_GAIN, PointTimes, modu
 from treadle.passes.schedule.ranged_schedule import ranged_schedule as chosen
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.joint import throughput
+from treadle.schedules.template import number
 from treadle.target import Target
 
 SMALL = "sm_80{multiprocessors=16}"
@@ -85,7 +86,7 @@ def test_attention_is_dispatched() -> None:
     fused, target = group_of("attention", SMALL), Target.parse(SMALL)
     found = chosen(fused, target, default_schedule(fused, target))
     assert isinstance(found, DispatchAttr)
-    rows = [dict(use.knobs())["rows"] for use in found.alternatives.data if isinstance(use, UseAttr)]
+    rows = [number(use.knobs(), "rows") for use in found.alternatives.data if isinstance(use, UseAttr)]
     assert rows == sorted(rows) and rows[0] < rows[-1]
 
 

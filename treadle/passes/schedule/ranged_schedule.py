@@ -88,9 +88,10 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     Candidates are what the templates take by default for what some points of the range compute of the anchor, without
     those that a few calls show to gain nothing (`PointTimes.gaining`). The others are predicted at every point, with
     the rounds and the padding that they have there. Several kernels have to raise the throughput over the best single
-    one by `LEAST_GAIN`, a single one over the default by `LEAST_LOSS`. Of a product whose default has a narrower last
-    panel, one whose panels are all equal stands for it where kernels have a higher throughput with that. Operators of
-    which no part is one (Winograd's convolution) have their default.
+    one by `LEAST_GAIN`. A single one replaces the default on a GPU, where it raises the throughput by `LEAST_LOSS`; not
+    on a CPU, and not that of a template that schedules everything: docs/adr/0072 has the measurement. Of a product
+    whose default has a narrower last panel, one whose panels are all equal stands for it where kernels have a higher
+    throughput with that. Operators of which no part is one (Winograd's convolution) have their default.
     """
     points = module_points(fused)
     times = PointTimes.of(fused, points, target)
@@ -113,7 +114,10 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     single = max((use for use in uses if inf not in table[use]), key=lambda use: together([use]))
     if len(chosen.kernels) > 1 and together(chosen.kernels) > (1 + LEAST_GAIN) * together([single]):
         return dispatch_of(chosen, points, table)
-    plain = first[found.index(chosen)]
+    is_product = isinstance(times.anchor, MatmulOp)
+    plain = chosen.kernels[0] if is_product and len(chosen.kernels) == 1 else first[found.index(chosen)]
+    if target.kind == "cpu" or TEMPLATES[default.template.data].takes_all:
+        return plain
     return single if together([single]) > (1 + LEAST_LOSS) * together([plain]) else plain
 
 
