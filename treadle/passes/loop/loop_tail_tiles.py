@@ -154,7 +154,8 @@ def _tile(kernel: KernelOp, block: Block, dim: Literal[0, -1], reader: IndexRead
     if rows < 2 or not all(_goes_over(task, dim, rows) for task in tasks):
         return None
     own = {op.buffer for op in (block.ops if dim == 0 else block.walk()) if isinstance(op, AllocOp)}
-    if not all(type_of(buffer).get_shape()[dim] == rows for buffer in own):
+    shapes = [type_of(buffer).get_shape() for buffer in own]
+    if not all(shape and shape[dim] == rows for shape in shapes):
         return None
     found: list[tuple[LoadOp | StoreOp, SSAValue]] = []
     for op in block.walk():

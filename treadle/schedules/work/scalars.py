@@ -273,8 +273,8 @@ class ScalarRecorder(KernelBuilder):
 
     def _of_operation(self, op: Operation, operands: tuple[Value, ...], type: Attribute) -> Value:
         kind = op.__class__
-        if kind is arith.ConstantOp:
-            return cast("Value", self.constant(_number(cast("arith.ConstantOp", op)), type))
+        if isinstance(op, arith.ConstantOp):
+            return cast("Value", self.constant(_number(op), type))
         if operands[0].position is not None:
             index_kind = _INDEX_KINDS.get(kind)
             if index_kind is not None:
