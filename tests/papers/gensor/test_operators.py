@@ -31,8 +31,8 @@ from treadle.schedules.search.walk import WalkSettings
 from treadle.target import Target
 
 SM_89 = Target.parse("sm_89")
-FAST = [("sm_89", "P1", 100), ("avx2", "M3", 120)]
-"""Targets and operators of the usual suite, and the states that their walks predict."""
+FAST = [("sm_89", "P1", 100, 1), ("avx2", "M3", 400, 3)]
+"""Targets and operators of the usual suite, the states that their walks predict, and how many walks there are."""
 
 
 def check(target: str, operator: str, seeds: int, settings: WalkSettings | None = None) -> None:
@@ -55,9 +55,9 @@ def test_a_walk_is_no_worse_than_random_draws_greedy_construction_and_enumeratio
     check(target, operator, seeds=3)
 
 
-@pytest.mark.parametrize(("target", "operator", "states"), FAST)
-def test_shorter_walks(target: str, operator: str, states: int) -> None:
-    check(target, operator, seeds=1, settings=WalkSettings(states=states))
+@pytest.mark.parametrize(("target", "operator", "states", "seeds"), FAST)
+def test_shorter_walks(target: str, operator: str, states: int, seeds: int) -> None:
+    check(target, operator, seeds=seeds, settings=WalkSettings(states=states))
 
 
 @pytest.mark.slow
@@ -138,7 +138,8 @@ def test_the_chain_of_a_program_with_few_decisions() -> None:
     found = exact(group_of("V1", Target.parse("avx2")).nests, "nest3")
     assert (found.states, found.periods, found.classes) == (96, (2,), 4)
     assert found.reached == pytest.approx(found.optimum)
-    assert found.ends <= found.met == pytest.approx(1, abs=1e-3)
+    assert found.ends <= found.met + 1e-12
+    assert found.met == pytest.approx(1, abs=1e-3)
     assert str(found).startswith("96 states, 328 actions, 4 last classes, periods 2; optimum 8,358.8 us")
 
 
