@@ -21,10 +21,10 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import DispatchAttr, UseAttr
 from treadle.errors import TreadleError
 from treadle.ir import parse
-from treadle.passes.schedule import schedule_select
+from treadle.passes.schedule import construct, ranged_schedule
 from treadle.passes.schedule.construct import constructed_range, search_of, spread, template_programs
 from treadle.passes.schedule.schedule_select import PointTimes, ScheduleSelectPass, default_schedule, module_points
-from treadle.schedules.joint import Chosen, Point, chosen_dispatch
+from treadle.schedules.joint import Point
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Dispatched
 from treadle.shapes.decision_tree import kernel_for
@@ -34,11 +34,11 @@ AVX2 = Target.parse("avx2")
 POINTS = [Point((n,), (n,), 0.125) for n in (1, 2, 4, 8, 16, 32, 48, 64)]
 
 
-def choose(
-    table: Mapping[Candidate, Sequence[float]], points: Sequence[Point], default: Candidate
-) -> Chosen[Candidate]:
-    """Whatever gains anything."""
-    return chosen_dispatch(table, points, 0.0, 0.0, 4, default)
+@pytest.fixture
+def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever gains anything is used."""
+    for limit in ("LEAST_GAIN_OF_KERNEL", "LEAST_LOSS"):
+        monkeypatch.setattr(construct, limit, 0.0)
 
 
 @dataclass
@@ -78,36 +78,41 @@ def rows_of(schedule: object) -> object:
     return schedule.knobs()["rows"]
 
 
+@pytest.mark.usefixtures("any_gain")
 def test_each_end_of_a_range_gets_the_kernel_that_is_constructed_for_it() -> None:
     task, default = search()
-    found = constructed_range(task, [default], POINTS, Fake([1, 1, 1, 1, 2, 2, 2, 2]), "exhaustive", choose)
+    found = constructed_range(task, [default], POINTS, Fake([1, 1, 1, 1, 2, 2, 2, 2]), "exhaustive")
     assert isinstance(found, Dispatched)
     assert [rows_of(found.kernels[kernel_for(found.tree, (n,))]) for n in (1, 8, 9, 64)] == [1, 1, 2, 2]
     assert [each.seconds[-1] for each in found.predicted] == [1.0] * len(POINTS)
 
 
+@pytest.mark.usefixtures("any_gain")
 def test_one_kernel_that_is_the_best_everywhere_stands_alone() -> None:
     task, default = search()
-    found = constructed_range(task, [default], POINTS, Fake([1] * 8), "exhaustive", choose)
+    found = constructed_range(task, [default], POINTS, Fake([1] * 8), "exhaustive")
     assert rows_of(found) == 1
 
 
+@pytest.mark.usefixtures("any_gain")
 def test_known_kernels_that_are_as_good_stay() -> None:
     task, default = search()
     rows = rows_of(task.replay(default))
     assert isinstance(rows, int)
-    assert constructed_range(task, [default], POINTS, Fake([rows] * 8), "exhaustive", choose) is None
+    assert constructed_range(task, [default], POINTS, Fake([rows] * 8), "exhaustive") is None
 
 
+@pytest.mark.usefixtures("any_gain")
 def test_what_is_not_legal_at_a_point_is_not_proposed_there() -> None:
     task, default = search()
-    found = constructed_range(task, [default], POINTS, Fake([1] * 8, illegal=1), "exhaustive", choose)
+    found = constructed_range(task, [default], POINTS, Fake([1] * 8, illegal=1), "exhaustive")
     assert rows_of(found) == 2
 
 
+@pytest.mark.usefixtures("any_gain")
 def test_a_default_that_is_not_predicted_stays() -> None:
     task, default = search()
-    assert constructed_range(task, [default], POINTS, Fake([1] * 8, unknown=default), "exhaustive", choose) is None
+    assert constructed_range(task, [default], POINTS, Fake([1] * 8, unknown=default), "exhaustive") is None
 
 
 def test_points_at_which_kernels_are_constructed() -> None:
@@ -125,20 +130,19 @@ def scores(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("any_gain")
 @pytest.mark.parametrize(
-    ("target", "construct"),
+    ("target", "strategy"),
     [("avx2", "exhaustive"), ("avx2", "evolution"), ("sm_80", "evolution")],
 )
 def test_every_call_computes_the_same(
-    scores: Path, target: str, construct: str, monkeypatch: pytest.MonkeyPatch
+    scores: Path, target: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With any gain taken, so that what is constructed is used: as compiled C, and as CUDA in the emulator."""
+    """As compiled C, and as CUDA in the emulator."""
     search_little(monkeypatch)
-    for limit in ("LEAST_GAIN", "LEAST_LOSS"):
-        monkeypatch.setattr(schedule_select, limit, 0.0)
     ranged = {name: (2, treadle.Dim("n", 1, 40), 24) for name in ("x", "w")}
     device = None if target == "avx2" else "emulator"
-    with treadle.compile(scores, target, ranged, construct=construct, cached=False, device=device) as model:
+    with treadle.compile(scores, target, ranged, construct=strategy, cached=False, device=device) as model:
         assert model.artifact.module_text() != _default_text(scores, target, ranged)
         for n in (1, 2, 7, 17, 40):
             x, w = (np.random.default_rng(n + k).standard_normal((2, n, 24)).astype(np.float32) for k in range(2))
@@ -167,7 +171,7 @@ def test_what_is_constructed_is_predicted_to_be_faster() -> None:
     """Of the calls of a range together, by the predictions that the choice is made by."""
     default, found = (_selected(PRODUCT, "sm_80", construct) for construct in ("default", "exhaustive"))
     assert found[0] != default[0]
-    assert sum(found[1]) < (1 - schedule_select.LEAST_LOSS) * sum(default[1])
+    assert sum(found[1]) < (1 - ranged_schedule.LEAST_LOSS) * sum(default[1])
 
 
 def _selected(text: str, target: str, construct: str) -> tuple[str, list[float]]:

@@ -215,8 +215,8 @@ class ProgramOp(IRDLOperation):
     up twice, or a level that has no role; levels of an axis out of order; `block` that is not first; a spatial level in
     `loop`, a reduction level in `repeat`, two of them in `block`; `mma` that is not last, or not of two spatial levels
     and one of the reduction; threads, shared memory and `mma` of a CPU; a stage at a level of the register tile; a
-    vector that is not innermost; two limits of unrolling; two
-    swizzles, or one of levels that are no neighbours in `block`, or of a CPU.
+    vector that is not innermost; two limits of unrolling; two swizzles, or one of levels that are no neighbours in
+    `block`, or of a CPU.
     """
 
     name = "schedule.program"

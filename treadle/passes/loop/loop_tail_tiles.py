@@ -150,12 +150,12 @@ def _tile(kernel: KernelOp, block: Block, dim: Literal[0, -1], reader: IndexRead
         return None
     if not tasks or (dim == -1 and not any(isinstance(op, AllocOp) for op in block.ops)):
         return None
-    rows = tasks[0].mapping.data.shape[dim]
-    if rows < 2 or not all(_goes_over(task, dim, rows) for task in tasks):
+    size = tasks[0].mapping.data.shape[dim]
+    if size < 2 or not all(_goes_over(task, dim, size) for task in tasks):
         return None
     own = {op.buffer for op in (block.ops if dim == 0 else block.walk()) if isinstance(op, AllocOp)}
     shapes = [type_of(buffer).get_shape() for buffer in own]
-    if not all(shape and shape[dim] == rows for shape in shapes):
+    if not all(shape and shape[dim] == size for shape in shapes):
         return None
     found: list[tuple[LoadOp | StoreOp, SSAValue]] = []
     for op in block.walk():
@@ -170,7 +170,7 @@ def _tile(kernel: KernelOp, block: Block, dim: Literal[0, -1], reader: IndexRead
     outside = [(op, row) for op, row in found if op.buffer not in own]
     waiting = {op.buffer for op, _ in outside if isinstance(op, StoreOp)} - set(kernel.output_buffers)
     results = [(op, row) for op, row in outside if isinstance(op, StoreOp) and op.buffer not in waiting]
-    tile = _required_tile(kernel, _Tile(block, dim, rows, const(0), 0), results, reader)
+    tile = _required_tile(kernel, _Tile(block, dim, size, const(0), 0), results, reader)
     if tile is None or not all(dim == 0 and _keeps_rows(buffer, tile, outside, reader) for buffer in waiting):
         return None
     return tile
@@ -199,10 +199,10 @@ def _keeps_rows(
     return len(found) == 1 and None not in found
 
 
-def _goes_over(task: ForOp, dim: Literal[0, -1], rows: int) -> bool:
+def _goes_over(task: ForOp, dim: Literal[0, -1], size: int) -> bool:
     """Whether a task loop goes over so many rows first, or columns last, one after another."""
     shape = task.mapping.data.shape
-    return task.worker is None and shape[dim] == rows and task.mapping == MapAttr.get(repeat(*shape))
+    return task.worker is None and shape[dim] == size and task.mapping == MapAttr.get(repeat(*shape))
 
 
 def _task_of(op: Operation, tasks: Sequence[ForOp]) -> ForOp | None:
@@ -249,25 +249,25 @@ def _is_inside(e: Expr, block: Block) -> bool:
 
 
 def _choose_size(tile: _Tile, index: Expr, extent: Expr, sizes: Sequence[int], before: Sequence[Operation]) -> None:
-    """Puts the tile into branches, the one of fewest rows first, behind some operations."""
+    """Puts the tile into branches, the smallest one first, behind some operations."""
     last = tile.block.last_op
     end = last if isinstance(last, scf.YieldOp) else None
     moved = [op for op in tile.block.ops if op is not end and op not in before]
     location, block = moved[0].location, tile.block
-    for height in sizes:
+    for size in sizes:
         point = InsertPoint.at_end(block) if end is None or block is not tile.block else InsertPoint.before(end)
         if block is not tile.block:
             assert block.last_op is not None
             point = InsertPoint.before(block.last_op)
         emitter = IndexEmitter(point, location=location)
-        test = arith.CmpiOp(emitter.emit(extent), emitter.emit(index + (height + 1)), "slt")
+        test = arith.CmpiOp(emitter.emit(extent), emitter.emit(index + (size + 1)), "slt")
         ends = [scf.YieldOp(), scf.YieldOp()]
         short, tall = (Block([each]) for each in ends)
         branch = scf.IfOp(test, [], [short], [tall])
         for op in (test, branch, *ends):
             op.location = location
         Rewriter.insert_op([test, branch], point)
-        _insert_shortened(moved, short, tile.dim, height)
+        _insert_shortened(moved, short, tile.dim, size)
         block = tall
     for op in moved:
         op.detach()
@@ -275,7 +275,7 @@ def _choose_size(tile: _Tile, index: Expr, extent: Expr, sizes: Sequence[int], b
         block.insert_op_before(op, block.last_op)
 
 
-def _insert_shortened(ops: Sequence[Operation], block: Block, dim: Literal[0, -1], rows: int) -> None:
+def _insert_shortened(ops: Sequence[Operation], block: Block, dim: Literal[0, -1], size: int) -> None:
     """Copies of operations of a tile, for so many rows or columns, before the end of a block."""
     end = block.last_op
     assert end is not None
@@ -287,7 +287,7 @@ def _insert_shortened(ops: Sequence[Operation], block: Block, dim: Literal[0, -1
             if isinstance(inner, AllocOp):
                 type = type_of(inner.buffer)
                 shape = list(type.get_shape())
-                shape[dim] = rows
+                shape[dim] = size
                 new = AllocOp(MemRefType(type.element_type, shape, type.layout, type.memory_space))
                 new.buffer.name_hint, new.location = inner.buffer.name_hint, inner.location
                 if inner is copy:
@@ -295,7 +295,7 @@ def _insert_shortened(ops: Sequence[Operation], block: Block, dim: Literal[0, -1
                 Rewriter.replace_op(inner, new)
             elif isinstance(inner, ForOp):
                 extents = list(inner.mapping.data.shape)
-                extents[dim] = rows
+                extents[dim] = size
                 inner.mapping = MapAttr.get(repeat(*extents))
 
 

@@ -88,7 +88,6 @@ class _Nest:
     loops: Sequence[scf.ForOp]
     loads: Sequence[StridedLoadOp]
     trips: int
-    reader: IndexReader
 
     @property
     def lanes(self) -> int:
@@ -110,8 +109,11 @@ class _Nest:
         columns.location = outer.location
         column = iteration = columns.body.block.args[0]
         if self.trips > self.lanes:
-            inner = IndexEmitter(InsertPoint.at_start(columns.body.block), location=outer.location)
-            iteration = inner.emit(self.reader.read(first) + self.reader.read(column))
+            inner, reader = (
+                IndexEmitter(InsertPoint.at_start(columns.body.block), location=outer.location),
+                IndexReader(),
+            )
+            iteration = inner.emit(reader.read(first) + reader.read(column))
             iteration.name_hint = outer.body.block.args[0].name_hint
         end = columns.body.block.last_op
         assert end is not None
@@ -196,7 +198,7 @@ def _nest(loop: scf.ForOp, reader: IndexReader) -> _Nest | None:
     loads = [op for op in block.ops if isinstance(op, StridedLoadOp) and _is_row(op, variable, reader)]
     if not loads or trips < _lanes(loads[0]) or not _is_independent(loops, reader):
         return None
-    return _Nest(loops, loads, trips, reader)
+    return _Nest(loops, loads, trips)
 
 
 def _chain(loop: scf.ForOp) -> Iterator[scf.ForOp]:

@@ -7,16 +7,18 @@ enumerating a space; DietCode (MLSys 2022), section 4.3, for kernels that serve 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Protocol, TypeAlias
 
 from treadle.dialects.graph import FusedOp
-from treadle.dialects.schedule import ProgramOp, UseAttr
+from treadle.dialects.schedule import MOST_KERNELS, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import anchor_of
-from treadle.schedules.joint import Chosen, Point, predicted
+from treadle.passes.schedule.ranged_schedule import LEAST_GAIN as LEAST_GAIN_OF_KERNEL
+from treadle.passes.schedule.ranged_schedule import LEAST_LOSS
+from treadle.schedules.joint import Point, chosen_dispatch, predicted
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.rules.tiling import default_rules
@@ -91,8 +93,6 @@ def constructed(task: Task, default: Candidate, strategy: str, seed: str = "0") 
 
 _CONSTRUCTED_AT = 4
 """Points of a range, its ends among them, at which a kernel is constructed: each takes as long as a static group."""
-Choose: TypeAlias = Callable[[Mapping[Candidate, Sequence[float]], Sequence[Point], Candidate], Chosen[Candidate]]
-"""Chooses kernels, given the seconds of each at points and the default."""
 
 
 class PointForecast(Protocol):
@@ -110,26 +110,36 @@ def constructed_range(
     points: Sequence[Point],
     times: PointForecast,
     strategy: str,
-    choose: Choose,
     seed: str = "0",
 ) -> Schedule | None:
     """The kernels of a group of a ranged model, with a tree over extents where there are several; None where what is
     constructed gains nothing over the known ones.
 
     A strategy proposes one candidate for each of some points, by the times there; all of them, and the known ones, are
-    then predicted at every point, and `choose` takes those that serve the range.
+    then predicted at every point, and those that serve the range are taken as without a construction.
     known: the kernels that the group has without a construction, the default first
     """
-    table = {each: [times.at(each, task, n) for n in range(len(points))] for each in known}
+
+    def seconds(number: int, candidate: Candidate) -> float:
+        try:
+            return times.at(candidate, task, number)
+        except TreadleError:
+            return inf
+
+    def forecast(number: int, candidates: Sequence[Candidate]) -> list[float | None]:
+        found = (seconds(number, each) for each in candidates)
+        return [each if each < inf else None for each in found]
+
+    table = {each: [seconds(n, each) for n in range(len(points))] for each in known}
     if inf in table[known[0]]:
         return None
     for number in spread(len(points)):
         explored = Explored(task)
         explored.take(known)
-        for each in STRATEGIES[strategy](explored, partial(_at, times, task, number), seed).propose(1):
+        for each in STRATEGIES[strategy](explored, partial(forecast, number), seed).propose(1):
             if each not in table:
-                table[each] = [inf if seconds is None else seconds for seconds in _each(times, task, each, points)]
-    chosen = choose(table, points, known[0])
+                table[each] = [seconds(n, each) for n in range(len(points))]
+    chosen = chosen_dispatch(table, points, LEAST_GAIN_OF_KERNEL, LEAST_LOSS, MOST_KERNELS, known[0])
     if set(chosen.kernels) <= set(known):
         return None
     kernels = tuple(decision(task, each) for each in chosen.kernels)
@@ -140,22 +150,6 @@ def constructed_range(
 def spread(count: int) -> list[int]:
     """The numbers of the points, of so many, at which kernels are constructed."""
     return sorted({round((count - 1) * n / (_CONSTRUCTED_AT - 1)) for n in range(_CONSTRUCTED_AT)})
-
-
-def _each(times: PointForecast, task: Task, candidate: Candidate, points: Sequence[Point]) -> list[float | None]:
-    return [_at(times, task, n, [candidate])[0] for n in range(len(points))]
-
-
-def _at(times: PointForecast, task: Task, number: int, candidates: Sequence[Candidate]) -> list[float | None]:
-    """The predicted seconds of candidates at a point; None for those that are not legal there."""
-    found: list[float | None] = []
-    for candidate in candidates:
-        try:
-            seconds = times.at(candidate, task, number)
-        except TreadleError:
-            seconds = inf
-        found.append(seconds if seconds < inf else None)
-    return found
 
 
 __all__ = [

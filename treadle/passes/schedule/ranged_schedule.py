@@ -10,7 +10,6 @@ from math import inf, prod
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 
-from treadle.dialects.dispatch_tree import Prediction
 from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp
 from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
@@ -36,6 +35,7 @@ from treadle.schedules.joint import (
     busy,
     chosen_dispatch,
     points_of,
+    predicted,
     throughput,
 )
 from treadle.schedules.reduction_end import reduction_end
@@ -125,12 +125,7 @@ def dispatch_of(
     chosen: Chosen[UseAttr], points: Sequence[Point], table: Mapping[UseAttr, Sequence[float]]
 ) -> DispatchAttr:
     """A choice as a decision, with what was predicted."""
-    best = [min(times[n] for times in table.values()) for n in range(len(points))]
-    predicted = [
-        Prediction(point.extents, point.weight, (*(table[kernel][n] for kernel in chosen.kernels), best[n]))
-        for n, point in enumerate(points)
-    ]
-    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted)
+    return DispatchAttr.get(chosen.tree, chosen.kernels, predicted(table, chosen.kernels, points))
 
 
 def symbols_of(fused: FusedOp) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.artifact.cache import kernel_fingerprint
 from treadle.dialects.graph import FusedOp, MatmulOp
 from treadle.dialects.location import location_of
-from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, ProgramOp, UseAttr
+from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.construct import (
     constructed,
@@ -33,8 +33,6 @@ from treadle.passes.schedule.instance import (
     ranged_group_program,
 )
 from treadle.passes.schedule.ranged_schedule import (
-    LEAST_GAIN,
-    LEAST_LOSS,
     PointTimes,
     RangedSchedules,
     depends_on_call,
@@ -42,7 +40,6 @@ from treadle.passes.schedule.ranged_schedule import (
     symbols_of,
 )
 from treadle.schedules.default_template import default_template
-from treadle.schedules.joint import Chosen, Point, chosen_dispatch
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.database import Database, Dispatched, Entry, Schedule
 from treadle.schedules.search.database_files import open_database, slug
@@ -139,17 +136,11 @@ class _Constructions:
         uses = [each for each in kernels if isinstance(each, UseAttr)]
         task, _ = self._search(fused, uses[0])
         known = [task.candidate(use) for use in uses if use.template.data in task.by_name]
-        return constructed_range(task, known, points, times, self._construction, _choose)
+        return constructed_range(task, known, points, times, self._construction)
 
     def _search(self, fused: FusedOp, default: UseAttr) -> tuple[Task, Candidate]:
         written = template_programs if self._construction == "exhaustive" else default_programs
         return search_of(fused, default, self._target, written)
-
-
-def _choose(
-    table: Mapping[Candidate, Sequence[float]], points: Sequence[Point], default: Candidate
-) -> Chosen[Candidate]:
-    return chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, default)
 
 
 def default_schedule(fused: FusedOp, target: Target) -> UseAttr:

@@ -131,6 +131,7 @@ class Evolution:
             return True
         sampler, new, old = self._explored.task.samplers[parent.program], child.decisions, parent.decisions
         forth, back = sampler.prior(old) * sampler.mutation(old, new), sampler.prior(new) * sampler.mutation(new, old)
+        # More than 700 is beyond the exponential's range, and certain to be accepted.
         return random.random() * forth < back * exp(min(700.0, -log(after / before) / temperature))
 
 

@@ -439,9 +439,8 @@ class Walk:
         """Goes on from the best state of each program, the best program first, to its best neighbour as long as that is
         faster: the walk at temperature 0, until so many states are predicted."""
         for name in sorted(self._best, key=lambda name: self._best[name]):
-            known = ((s, n, c) for n, (c, s) in enumerate(self._seconds.items()) if s is not None and c.program == name)
-            seconds, _, state = min(known)
-            while self.predicted < most:
+            state, seconds = self._best_state(name), self._best[name]
+            while state is not None and self.predicted < most:
                 sampler = self._explored.task.samplers[name]
                 near = [Candidate(name, each) for each in sampler.neighbours(state.decisions)]
                 times = zip(self.seconds(near), near, strict=True)
@@ -491,13 +490,18 @@ class Walk:
             smallest = next(self._explored.task.samplers[name].enumerate(), None)
             found.append(None if smallest is None else Candidate(name, smallest))
         if where == "best":
-            known = ((s, n, c) for n, (c, s) in enumerate(self._seconds.items()) if s is not None and c.program == name)
-            found += [candidate for *_, candidate in [min(known, default=(None,))]]
+            found.append(self._best_state(name))
         drawn = (self._explored.draw(random, [name]) for _ in range(_STARTS))
         for candidate in (*found, *drawn):
             if candidate is not None and self.legal([candidate]):
                 return candidate
         return None
+
+    def _best_state(self, name: str) -> Candidate | None:
+        """The best predicted state of a program so far, the first of equal ones."""
+        known = ((s, n, c) for n, (c, s) in enumerate(self._seconds.items()) if s is not None and c.program == name)
+        *_, state = min(known, default=(None,))
+        return state
 
     def legal(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those that replay and, where the model weighs, have a predicted time."""

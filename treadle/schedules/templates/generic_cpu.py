@@ -14,6 +14,8 @@ from treadle.schedules.kernel_builder import emit_element, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, least_power, number
 from treadle.target import Target
 
+_ROWS = tuple(2**n for n in range(17))
+
 
 class GenericCpu(Template):
     """Each element by its definition. The innermost loop runs along the longest suffix of the output's dimensions
@@ -27,7 +29,7 @@ class GenericCpu(Template):
     takes_all: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("run", tuple(2**n for n in range(17)), "longest innermost loop"),
-        Knob("rows", tuple(2**n for n in range(17)), "innermost loops that a block runs"),
+        Knob("rows", _ROWS, "innermost loops that a block runs"),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -45,8 +47,10 @@ class GenericCpu(Template):
         first = collapsible_suffix(anchor)
         if reads_rows(anchor, first):
             # Rows in whole squares, which are transposed.
-            whole = [n for n in _powers(target.lanes, rows) if anchor.shape[first - 1] % n == 0]
-            rows = max(whole, default=max(rows, target.lanes))
+            rows = max(rows, target.lanes)
+            rows = max(
+                (n for n in _ROWS if target.lanes <= n <= rows and anchor.shape[first - 1] % n == 0), default=rows
+            )
         return {"run": run, "rows": rows}
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
@@ -80,11 +84,6 @@ class GenericCpu(Template):
                 b.store(value, b.output, where)
         operators = anchor.operators.data if anchor.operators is not None else "compute"
         return b.kernel(name, tensors, anchor.type, ceil(total / rows), 1, f"{operators} to {anchor.type}")
-
-
-def _powers(first: int, last: int) -> list[int]:
-    """`first`, its double, and so on, up to `last`; `first` at least."""
-    return [first << n for n in range(max(1, (max(last, 1) // first).bit_length()))]
 
 
 def _canonical(anchor: ComputeOp, first: int, choices: Choices) -> Choices:
