@@ -52,8 +52,19 @@ from treadle.schedules.template import (
     check_limit,
     check_limits,
     number,
+    pair,
 )
 from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.tiles import (
+    Fragment,
+    Region,
+    SharedTile,
+    TileBuilder,
+    TileLayout,
+    pipelined,
+    prefetched,
+    staged_bytes,
+)
 from treadle.support.extensions import note_source
 from treadle.target import TargetKind
 from treadle.target.options import PRECISIONS
@@ -180,9 +191,10 @@ def _is_choice(value: object) -> bool:
 
 
 __all__ = [
-    "Anchor", "Choice", "Choices", "Draft", "Index", "KernelBuilder", "Knob", "MemorySpace", "Predicate",
-    "Registration", "Rule", "TaskMapping", "Template", "all_of", "check_divides", "check_limit", "check_limits",
-    "cross_thread", "default_rules", "emit_element", "fused", "kernel_builder", "located", "number", "register_rule",
-    "register_template", "repeat", "spatial", "staged", "templates", "tensor_cores", "tensorized", "tiled", "unrolled",
+    "Anchor", "Choice", "Choices", "Draft", "Fragment", "Index", "KernelBuilder", "Knob", "MemorySpace", "Predicate",
+    "Region", "Registration", "Rule", "SharedTile", "TaskMapping", "Template", "TileBuilder", "TileLayout", "all_of",
+    "check_divides", "check_limit", "check_limits", "cross_thread", "default_rules", "emit_element", "fused",
+    "kernel_builder", "located", "number", "pair", "pipelined", "prefetched", "register_rule", "register_template",
+    "repeat", "spatial", "staged", "staged_bytes", "templates", "tensor_cores", "tensorized", "tiled", "unrolled",
     "vector_lanes", "vectorised",
 ]  # fmt: skip

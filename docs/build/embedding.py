@@ -1,13 +1,14 @@
-"""The generated parts of docs/embedding.md (example, output, errors, public names) and of docs/new-backend.md."""
+"""The generated parts of docs/embedding.md (example, output, errors, public names), new-backend.md and tiles.md."""
 
 from __future__ import annotations
 
 import inspect
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,10 +19,11 @@ from treadle import ir, onnx_backend, scheduling
 from treadle.errors import TreadleError
 from treadle.tools.reporting import run_reporting
 
-DOCUMENT, BACKEND = "docs/embedding.md", "docs/new-backend.md"
+DOCUMENT, BACKEND, TILES = "docs/embedding.md", "docs/new-backend.md", "docs/tiles.md"
 EXAMPLE = ROOT / "examples" / "embed_model.py"
 TEMPLATE_EXAMPLE = ROOT / "examples" / "own_template.py"
 BACKEND_EXAMPLE = ROOT / "examples" / "scalar_backend.py"
+TILES_EXAMPLE = ROOT / "examples" / "own_tiles.py"
 
 REJECTED = (
     "func.func @layer(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}",
@@ -35,7 +37,7 @@ REJECTED = (
 
 def main() -> int:
     """Rewrites the document; prints whether it changed."""
-    return run_reporting("render_embedding", lambda: rewrite({DOCUMENT: EXCERPTS, BACKEND: BACKEND_EXCERPTS}))
+    return run_reporting("render_embedding", lambda: rewrite(DOCUMENTS))
 
 
 def _layer() -> str:
@@ -45,11 +47,16 @@ def _layer() -> str:
     return f"```python\n{source[begin:end]}model = treadle.compile(layer())\n```\n"
 
 
-def _of_backend(first: str, behind: str) -> str:
-    """A part of the example of a backend."""
-    source = BACKEND_EXAMPLE.read_text()
+def _part(example: Path, first: str, behind: str) -> str:
+    """A part of an example."""
+    source = example.read_text()
     begin = source.index(first)
     return f"```python\n{source[begin : source.index(behind, begin)].rstrip()}\n```\n"
+
+
+def _text(name: str) -> str:
+    """An example that is IR."""
+    return f"```mlir\n{(ROOT / 'examples' / name).read_text().rstrip()}\n```\n"
 
 
 def _template() -> str:
@@ -118,9 +125,18 @@ EXCERPTS: Excerpts = {
 }
 
 BACKEND_EXCERPTS: Excerpts = {
-    "backend passes": partial(_of_backend, "# The pass list", "\n\nclass ScalarC"),
-    "backend printer": partial(_of_backend, "class ScalarC", "\n\nclass ScalarModel"),
+    "backend passes": partial(_part, BACKEND_EXAMPLE, "# The pass list", "\n\nclass ScalarC"),
+    "backend printer": partial(_part, BACKEND_EXAMPLE, "class ScalarC", "\n\nclass ScalarModel"),
 }
+
+TILES_EXCERPTS: Excerpts = {
+    "tile product": partial(_part, TILES_EXAMPLE, "class TileProduct", "\n\nclass TileAttention"),
+    "tile attention": partial(_part, TILES_EXAMPLE, "class TileAttention", "\n\ndef gated"),
+    "tile gated": partial(_part, TILES_EXAMPLE, "def gated", "\n\ndef _columns"),
+    "tile product text": partial(_text, "tile_product.mlir"),
+}
+
+DOCUMENTS: Mapping[str, Excerpts] = {DOCUMENT: EXCERPTS, BACKEND: BACKEND_EXCERPTS, TILES: TILES_EXCERPTS}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,6 +25,7 @@ from treadle.dialects.graph.evaluate import evaluate
 from treadle.dialects.loop import FuncOp, Space
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
+from treadle.dialects.task import repeat, spatial
 from treadle.errors import TreadleError
 from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.schedules.templates import TEMPLATES
@@ -224,4 +225,5 @@ def test_extents_of_tiles():
     shared = AttentionMmaTile(16, 64, 1, 4, 2, 64, 64)
     assert (shared.own_columns, shared.threads) == (16, 128)
     assert shared.shared_bytes == 2 * (16 + 4 * 64) * 64 + 4 * 16 * (3 * 64 + 2 * 4 * 4)
-    assert [tile.values.chunks, tile.values.lines_at_once(128), tile.keys.lines_at_once(128)] == [6, 21, 32]
+    assert tile.values.tasks(128) == repeat(2, 1) * spatial(21, 6)
+    assert tile.keys.tasks(128) == repeat(1, 1) * spatial(32, 2)

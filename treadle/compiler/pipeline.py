@@ -202,6 +202,7 @@ _CUDA: Passes = {
     "schedule": _SCHEDULE,
     "kernels": _KERNELS,
     "plan": (
+        Step("tile-lower", "Of kernels that come as text; templates write what tiles are made of."),
         Step(
             "memory-plan{alignment=256 copy-threads=256}",
             "As on the CPU, with buffers aligned for a GPU and copies of 256 threads.",

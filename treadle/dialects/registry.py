@@ -16,6 +16,7 @@ _DIALECTS: Mapping[str, str] = {
     "graph": "treadle.dialects.graph:GRAPH",
     "task": "treadle.dialects.task:Task",
     "loop": "treadle.dialects.loop:LOOP",
+    "tile": "treadle.dialects.tile:TILE",
     "host": "treadle.dialects.host:HOST",
     "schedule": "treadle.dialects.schedule:SCHEDULE",
     "cuda": "treadle.dialects.cuda:CUDA",

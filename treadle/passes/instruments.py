@@ -87,17 +87,20 @@ _BLOCKS = (
 )  # fmt: skip
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
+_GPU_KERNELS = (
+    *_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", "tile.*", *_BODY, *_BLOCKS, *_COPIES,
+)  # fmt: skip
 _HOST = ("host.buffer", "host.launch", "host.dispatch", "host.return")
 _HOST_CPU = (*_HOST, "host.loop", "host.if")
 
 LEGAL: Mapping[str, Sequence[str]] = {
-    "import": (*_FRAME, "graph.*"),
+    "import": (*_FRAME, *_SCALARS, "graph.*"),
     "graph": (*_FRAME, *_SCALARS, "graph.*"),
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
     "kernels cpu": (*_FRAME, *_CONTROL, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT),
-    "kernels cuda": (*_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_BLOCKS, *_COPIES),
+    "kernels cuda": _GPU_KERNELS,
     "plan cpu": (*_FRAME, *_HOST_CPU, "loop.func", "task.*", *_BODY, *_UNIT),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
     "loops cpu": (*_FRAME, *_HOST_CPU, "loop.func", *_BODY, *_LANES, *_UNIT),

@@ -65,7 +65,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-prefetch",
         "loop-split-register-tiles",
     ),
-    "lower": ("task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
+    "lower": ("tile-lower", "task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
 }
 
 FORMER_NAMES: Mapping[str, str] = {

@@ -371,6 +371,13 @@ def number(choices: Choices, name: str) -> int:
     return value
 
 
+def pair(choices: Choices, name: str) -> tuple[int, int]:
+    """The value of a knob of two numbers."""
+    value = choices[name]
+    assert isinstance(value, tuple) and len(value) == 2
+    return value[0], value[1]
+
+
 def values_of(candidates: Iterable[Choices]) -> dict[str, tuple[Choice, ...]]:
     """The values that some candidates have of each knob: numbers in order, words as they come."""
     found: dict[str, dict[Choice, None]] = {}

@@ -115,7 +115,8 @@ class WarpReduceOp(IRDLOperation):
 PRODUCT_K: Mapping[Attribute, int] = {f16: 16, bf16: 16, f32: 8, i8: 32, ui8: 32}
 """The extent along K of one tile product, by element type; along M it is 16, along N 8."""
 _BYTES = (i8, ui8)
-_OPERANDS = ((f16, f16), (bf16, bf16), (f32, f32), *((a, b) for a in _BYTES for b in _BYTES))
+MULTIPLIED = ((f16, f16), (bf16, bf16), (f32, f32), *((a, b) for a in _BYTES for b in _BYTES))
+"""Pairs of element types that tensor cores multiply."""
 _TRANSPOSED = (f16, bf16)
 
 
@@ -230,7 +231,7 @@ class MmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         given = (self.a.type, self.b.type, self.c.type)
-        accepted = [fragments(a, b) for a, b in _OPERANDS]
+        accepted = [fragments(a, b) for a, b in MULTIPLIED]
         if given not in accepted:
             choices = " or ".join(f"({', '.join(map(str, each))})" for each in accepted)
             raise VerifyException(f"a tile product of ({', '.join(map(str, given))}): expected {choices}")

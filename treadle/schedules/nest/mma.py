@@ -17,7 +17,7 @@ from treadle.schedules.nest.accumulators import Accumulators, Unrolled, linear
 from treadle.schedules.nest.box import StagedBuffer
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.scope import At, Body
-from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_N, place_in_a, place_in_b
+from treadle.schedules.tiles import FRAGMENT, PRODUCT_N, place_in_a, place_in_b
 
 
 class FragmentAccumulators(Accumulators):

@@ -30,7 +30,7 @@ from treadle.schedules.nest.box import (
 )
 from treadle.schedules.nest.workload import Workload
 from treadle.schedules.template import check_limit
-from treadle.schedules.templates.matmul_mma_tile import FRAGMENT, PRODUCT_M, PRODUCT_N
+from treadle.schedules.tiles import FRAGMENT, PRODUCT_M, PRODUCT_N
 from treadle.target import Target
 
 # What a nest cannot be: stages of reads that have no box, and more than the hardware has.

@@ -24,6 +24,7 @@ from treadle.schedules.nest.box import Layout, StagedBuffer
 from treadle.schedules.nest.nest import Nest, Stage
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.workload import Condition
+from treadle.schedules.tiles import pipelined, prefetched
 
 # How the threads of a block fill a stage together: consecutive threads take consecutive memory, vectors innermost.
 
@@ -138,46 +139,29 @@ class Pipeline:
             self._with_registers(number, at, body)
 
     def _fetched_ahead(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
-        """Two buffers: the next iteration's elements are loaded to registers before the body, and stored behind it.
-
-        Source: Hidet (ASPLOS 2023), figure 5.
-        """
-        b, steps = self._b, self._trips(number, at)
-        self._stager.fetch(stages, self._here(number, at, b.index(0)))
-        self._after_readers(at)
-        self._stager.keep(stages, b.index(0))
-        b.barrier()
-        if not isinstance(steps, int) or steps > 1:
-            with b.loop(self._name(number), steps - 1) as step:
-                following = step + 1
-                self._stager.fetch(stages, self._here(number, at, following))
-                self._held(stages, number, self._here(number, at, step), step % 2, body)
-                self._stager.keep(stages, following % 2)
-                b.barrier()
-        last = b.index(steps - 1) if isinstance(steps, int) else steps - 1
-        half = b.index((steps - 1) % 2) if isinstance(steps, int) else last % 2
-        self._held(stages, number, self._here(number, at, last), half, body)
+        """Two buffers: the next iteration's elements are loaded to registers before the body, and stored behind it."""
+        prefetched(
+            self._b,
+            self._name(number),
+            self._trips(number, at),
+            lambda step: self._stager.fetch(stages, self._here(number, at, step)),
+            lambda half: self._stager.keep(stages, half),
+            lambda step, half: self._held(stages, number, self._here(number, at, step), half, body),
+            lambda: self._after_readers(at),
+        )
 
     def _copied_ahead(self, stages: Sequence[Stage], number: int, at: At, body: _Body) -> None:
         """Several buffers: one is used while asynchronous copies fill the others."""
-        b, steps, buffers = self._b, self._trips(number, at), stages[0].buffers
-        ahead = buffers - 1
+        steps = self._trips(number, at)
         self._after_readers(at)
-        with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
-            with b.when(None if isinstance(steps, int) else s < steps):
-                self._stager.start(stages, self._here(number, at, s), s)
-            b.commit()
-        for _ in range(ahead - steps if isinstance(steps, int) else 0):
-            b.commit()
-        with b.loop(self._name(number), steps) as step:
-            b.wait(ahead - 1)
-            # Behind it every thread sees this step's tile, and has used the one that is overwritten next.
-            b.barrier()
-            following = step + ahead
-            with b.when(following < steps):
-                self._stager.start(stages, self._here(number, at, following), following % buffers)
-            b.commit()
-            self._held(stages, number, self._here(number, at, step), step % buffers, body)
+        pipelined(
+            self._b,
+            self._name(number),
+            steps,
+            stages[0].buffers,
+            lambda step, half: self._stager.start(stages, self._here(number, at, step), half),
+            lambda step, half: self._held(stages, number, self._here(number, at, step), half, body),
+        )
 
     def _held(self, stages: Sequence[Stage], number: int, at: At, half: Index, body: _Body) -> None:
         with self._stager.holding(stages, half):

@@ -21,7 +21,7 @@ from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule, sizes_of, thread_sizes, vector_sizes
 from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.templates import templates
-from treadle.schedules.templates.matmul_mma_tile import PRODUCT_M, PRODUCT_N
+from treadle.schedules.tiles import PRODUCT_M, PRODUCT_N
 from treadle.support.extensions import watch
 from treadle.target import Target, TargetKind
 

@@ -23,11 +23,10 @@ from treadle.schedules.templates.attention_tile import (
     blocks_of,
     mask_element,
     mask_varies,
-    overhangs,
-    ragged_end,
     share_of_keys,
     work_tile,
 )
+from treadle.schedules.tiles import end_of
 from treadle.target import Target
 
 _VECTORS = 2
@@ -293,7 +292,7 @@ class AttentionCpuKernel:
 
     def _key(self, key: Index) -> Index:
         """The key, or the last one beyond it."""
-        return key.min(self.last_key) if overhangs(self.length, self.keys) else key
+        return key.min(self.last_key) if end_of(self.length, self.keys) is not None else key
 
     def _add_mask(self, first: Index, scores: SSAValue) -> None:
         """Puts the mask where the scores of a tile will be: in a loop of its own, since not every mask is vectors."""
@@ -301,7 +300,7 @@ class AttentionCpuKernel:
         assert anchor.mask is not None and isinstance(anchor.mask.type, TensorType)
         with b.loop("n", self.keys) as n, self._lanes() as i:
             row = self.first_row + i
-            ends = (ragged_end(self.m, self.queries), None)
+            ends = (end_of(self.m, self.queries), None)
             value = mask_element(b, anchor, self.head, row, self._key(first + n), ends)
             b.store(value, scores, [first + n, i])
 

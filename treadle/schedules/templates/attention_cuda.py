@@ -23,11 +23,10 @@ from treadle.schedules.templates.attention_tile import (
     AttentionTile,
     blocks_of,
     mask_element,
-    overhangs,
-    ragged_end,
     share_of_keys,
     work_tile,
 )
+from treadle.schedules.tiles import end_of
 from treadle.target import GPUS, KIB, Target
 
 _ROOMY = tuple(target for target in GPUS if target.shared_per_block > 64 * KIB)
@@ -261,7 +260,7 @@ class AttentionKernel:
     def _fetched(self, operand: _Operand, first: Index, line: Index, column: Index) -> SSAValue:
         """An element of the tile that begins with line `first`, 0 beyond the end."""
         b, index = self.b, first + line
-        inside = [index < operand.total] if overhangs(operand.total, operand.lines) else []
+        inside = [index < operand.total] if end_of(operand.total, operand.lines) is not None else []
         inside += [column < operand.size] if operand.size < operand.extent else []
         indices = [*operand.head, index, column]
         if not inside:
@@ -362,7 +361,7 @@ class AttentionKernel:
         type = self.anchor.mask.type
         assert isinstance(type, TensorType)
         added = b.alloc("added", [tile.rows_each * tile.columns_each], type.get_element_type())
-        ends = (ragged_end(self.m, tile.rows), ragged_end(self.length, tile.columns))
+        ends = (end_of(self.m, tile.rows), end_of(self.length, tile.columns))
         with b.tasks(["i", "j"], repeat(tile.rows_each, tile.columns_each), unroll=True) as (i, j):
             row, column = self.first_row + self._row(i), self._key(step, j)
             value = mask_element(b, self.anchor, self.head, row, column, ends)
@@ -381,7 +380,7 @@ class AttentionKernel:
         if added is not None:
             score = b.add(score, convert(b, b.load(added, [i * tile.columns_each + j]), f32))
         column = self._key(step, j)
-        seen = [column < self.length] if overhangs(self.length, tile.columns) else []
+        seen = [column < self.length] if end_of(self.length, tile.columns) is not None else []
         if self.anchor.causal.value.data:
             row = self.first_row + self._row(i)
             seen.append(column <= row + (self.n - self.m))

@@ -1,58 +1,23 @@
-"""The tiles of attention on tensor cores: what a choice of knobs implies for heads of given sizes."""
+"""Attention on tensor cores: the tiles that a choice of knobs implies for heads of given sizes, and the softmax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from xdsl.dialects.builtin import VectorType, f32
+from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.loop import Space, Swizzle, swizzle_of_rows
+from treadle.dialects.graph.elementwise import convert
+from treadle.dialects.loop import Space
 from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.kernel_builder import Index
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.matmul_mma_tile import CHUNK_BYTES, PRODUCT_M
+from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, TileBuilder, TileLayout
 
-ELEMENT_BYTES = 2
-CHUNK = CHUNK_BYTES // ELEMENT_BYTES
-"""Elements that a thread copies at a time, and of a row of the matrices that a warp loads."""
-STEP = 16
-"""Terms of a tile product, and columns of the two of them whose operand B is loaded at once."""
-
-
-@dataclass(frozen=True)
-class HeadTile:
-    """Lines of a head in shared memory: queries, keys or values, or rows of the result.
-
-    lines: how many; size: elements of a line that there are; extent: with the zeros that fill the last tile product
-    """
-
-    lines: int
-    size: int
-    extent: int
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of a line."""
-        return self.extent // CHUNK
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all lines."""
-        return self.lines * self.extent * ELEMENT_BYTES
-
-    @property
-    def swizzle(self) -> Swizzle:
-        """The permutation of chunks under which neither copies nor loads of fragments meet in a bank."""
-        return swizzle_of_rows(self.extent * ELEMENT_BYTES, ELEMENT_BYTES)
-
-    def lines_at_once(self, workers: int) -> int:
-        """Lines of which so many workers take a chunk each."""
-        return min(self.lines, workers // self.chunks)
+_ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -89,39 +54,44 @@ class AttentionMmaTile:
         return self.columns // self.parts
 
     @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return self.rows // self.warps
+
+    @property
     def slabs(self) -> int:
-        """Tile products of a warp that lie below one another."""
-        return self.rows // PRODUCT_M // self.warps
+        """Products of a warp that lie below one another."""
+        return self.warp_rows // PRODUCT_M
 
     @property
     def padded_size(self) -> int:
-        """Elements of a query and a key, with zeros up to whole tile products."""
-        return -(-self.size // STEP) * STEP
+        """Elements of a query and a key, with zeros up to whole products."""
+        return -(-self.size // COLUMNS) * COLUMNS
 
     @property
     def padded_width(self) -> int:
         """The same of a value."""
-        return -(-self.width // STEP) * STEP
+        return -(-self.width // COLUMNS) * COLUMNS
 
     @property
-    def queries(self) -> HeadTile:
+    def queries(self) -> TileLayout:
         """The block's queries."""
-        return HeadTile(self.rows, self.size, self.padded_size)
+        return TileLayout(self.rows, self.padded_size, _ELEMENT_BYTES)
 
     @property
-    def keys(self) -> HeadTile:
+    def keys(self) -> TileLayout:
         """The keys of a stage."""
-        return HeadTile(self.columns, self.size, self.padded_size)
+        return TileLayout(self.columns, self.padded_size, _ELEMENT_BYTES)
 
     @property
-    def values(self) -> HeadTile:
+    def values(self) -> TileLayout:
         """The values of a stage."""
-        return HeadTile(self.columns, self.width, self.padded_width)
+        return TileLayout(self.columns, self.padded_width, _ELEMENT_BYTES, along_k=False)
 
     @property
-    def result(self) -> HeadTile:
+    def result(self) -> TileLayout:
         """The block's rows of the result."""
-        return HeadTile(self.rows, self.width, self.padded_width)
+        return TileLayout(self.rows, self.padded_width, _ELEMENT_BYTES)
 
     @property
     def shared_bytes(self) -> int:
@@ -136,96 +106,91 @@ class AttentionMmaTile:
         """Registers of a thread that hold matrices: its queries, its part of the result, and scores; and where the
         swizzled fragments of each 16 columns of keys and of values begin."""
         matrices = self.slabs * (self.padded_size // 4 + self.padded_width // 2 + self.own_columns // 2)
-        return matrices + (self.padded_size + self.padded_width) // STEP
+        return matrices + (self.padded_size + self.padded_width) // COLUMNS
 
 
-# Adds up what the warps of a block computed of the same rows from different keys.
+class OnlineSoftmax:
+    """The softmax of a warp's rows, whose scores come a tile at a time: of each row the largest score so far, the sum
+    of the weights relative to it, and the result so far, which are scaled down when a larger score appears.
 
-Weight = Callable[[Scalar, Scalar], Scalar]
-"""The weight of a score relative to another one."""
-
-
-@dataclass(frozen=True)
-class Sums:
-    """A lane's registers: results `[slabs, columns / 16, 2]` of tile products, and of its rows `[slabs, 2]` the largest
-    score and its share of the sum of the weights relative to it."""
-
-    acc: SSAValue
-    largest: SSAValue
-    total: SSAValue
-
-
-def finite(b: KernelBuilder, largest: Scalar) -> Scalar:
-    """What scores are relative to: before the first visible key 0, since -inf - -inf would be NaN, and stay it."""
-    return b.select(b.binary("eq", largest, b.constant(-inf, f32)), b.constant(0, f32), largest)
-
-
-def scale(b: KernelBuilder, acc: SSAValue, type: VectorType, extents: tuple[int, ...], factors: SSAValue) -> None:
-    """Multiplies each result by the factor `[slabs, 2]` of its row."""
-    with b.tasks(["r", "p", "q"], repeat(*extents), unroll=True) as where:
-        scaled = b.alloc("scaled", type.get_shape(), f32)
-        with b.tasks(["h", "c"], repeat(*type.get_shape()), unroll=True) as (h, c):
-            value = b.extract(b.load(acc, where), [h, c], f32)
-            b.store(b.mul(value, b.load(factors, [where[0], h])), scaled, [h, c])
-        b.store(b.load_vector(scaled, type), acc, where)
-
-
-def merge(b: KernelBuilder, tile: AttentionMmaTile, part: Index, sums: Sums, type: VectorType, weight: Weight) -> None:
-    """Gives the first of the warps that share rows the sums of all of them.
-
-    Lanes of the same number have the same elements in every warp, so that each writes and reads words of its own.
+    acc: the result; scale: factor of products; unit: of what is exponentiated base 2
+    Source: Milakov and Gimelshein (arXiv 1805.02867), algorithm 3.
     """
-    lane = b.thread % (WARP * tile.warps)
-    rows, lanes = (tile.slabs, type.get_shape()[0]), WARP * tile.warps
-    largest, total = (b.alloc(name, [tile.parts, *rows, lanes], f32, Space.SHARED) for name in ("peaks", "totals"))
-    with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
-        b.store(b.load(sums.largest, [r, h]), largest, [part, r, h, lane])
-        b.store(b.load(sums.total, [r, h]), total, [part, r, h, lane])
-    b.barrier()
-    factors = b.alloc("factors", rows, f32)
-    with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
-        peak = b.alloc("peak", [1], f32)
-        b.store(b.load(sums.largest, [r, h]), peak, [0])
-        with b.loop("s", tile.parts, unroll=True) as s:
-            b.store(b.binary("max", b.load(peak, [0]), b.load(largest, [s, r, h, lane])), peak, [0])
-        base = finite(b, b.load(peak, [0]))
-        b.store(weight(b.load(sums.largest, [r, h]), base), factors, [r, h])
-        b.store(b.constant(0, f32), sums.total, [r, h])
-        with b.loop("s", tile.parts, unroll=True) as s:
-            share = b.mul(b.load(total, [s, r, h, lane]), weight(b.load(largest, [s, r, h, lane]), base))
-            b.store(b.add(b.load(sums.total, [r, h]), share), sums.total, [r, h])
-    extents = (tile.slabs, tile.padded_width // 16, 2)
-    scale(b, sums.acc, type, extents, factors)
-    _add_up(b, tile, part, lane, sums.acc, type, extents)
 
+    def __init__(self, t: TileBuilder, acc: Fragment, scale: float, unit: float):
+        self._t, self._b, self._acc, self._scale, self._unit = t, t.b, acc, scale, unit
+        self.largest, self.total = self._rows("largest", -inf), self._rows("total", 0)
 
-def _add_up(
-    b: KernelBuilder,
-    tile: AttentionMmaTile,
-    part: Index,
-    lane: Index,
-    acc: SSAValue,
-    type: VectorType,
-    extents: tuple[int, ...],
-) -> None:
-    """Adds the results of the other warps to those of the first."""
-    height, width = type.get_shape()
-    shape = [tile.parts - 1, *extents, height, WARP * tile.warps, width]
-    partial = b.alloc("partial", shape, f32, Space.SHARED)
-    with (
-        b.when(part > 0),
-        b.tasks(["r", "p", "q", "h"], repeat(*extents, height), unroll=True) as (r, p, q, h),
-        b.loop("c", width, unroll=True, vector=True) as c,
-    ):
-        value = b.extract(b.load(acc, [r, p, q]), [h, c], f32)
-        b.store(value, partial, [part - 1, r, p, q, h, lane, c])
-    b.barrier()
-    with (
-        b.when(part.equals(0)),
-        b.tasks(["s", "r", "p", "q"], repeat(tile.parts - 1, *extents), unroll=True) as (s, *where),
-    ):
-        added = b.alloc("sum", type.get_shape(), f32)
-        with b.loop("h", height, unroll=True) as h, b.loop("c", width, unroll=True, vector=True) as c:
-            value = b.extract(b.load(acc, where), [h, c], f32)
-            b.store(b.add(value, b.load(partial, [s, *where, h, lane, c])), added, [h, c])
-        b.store(b.load_vector(added, type), acc, where)
+    def _rows(self, name: str, initial: float) -> SSAValue:
+        """A register for each row of the lane."""
+        b, shape = self._b, [self._acc.shape[0], HALVES]
+        registers = b.alloc(name, shape, f32)
+        with b.tasks(["r", "h"], repeat(*shape), unroll=True) as where:
+            b.store(b.constant(initial, f32), registers, where)
+        return registers
+
+    def scores(self, products: Fragment, added: SSAValue | None) -> SSAValue:
+        """Scaled products, with a mask's elements added, as `[r, p, q, h, c]`."""
+        b, shape = self._b, [*products.shape, HALVES, 2]
+        scores = b.alloc("scores", shape, f32)
+        with b.tasks(["r", "p", "q", "h", "c"], repeat(*shape), unroll=True) as where:
+            score = products.load(*where)
+            score = score if self._scale == 1 else b.mul(score, b.constant(self._scale, f32))
+            if added is not None:
+                score = b.add(score, convert(b, b.load(added, where), f32))
+            b.store(score, scores, where)
+        return scores
+
+    def weigh(self, of: Fragment, scores: SSAValue) -> None:
+        """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
+        b, (rows, pairs, _) = self._b, of.shape
+        shrink = b.alloc("shrink", [rows, HALVES], f32)
+        with b.tasks(["r", "h"], repeat(rows, HALVES), unroll=True) as (r, h):
+            old = b.load(self.largest, [r, h])
+            new = self._t.fold_row("max", lambda *at: b.load(scores, at), of, [r, h], old)
+            b.store(new, self.largest, [r, h])
+            base = self._finite(new)
+            factor = self._weight(old, base)
+            b.store(factor, shrink, [r, h])
+            b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
+            with b.tasks(["p", "q", "c"], repeat(pairs, PAIR, 2), unroll=True) as (p, q, c):
+                weight = self._weight(b.load(scores, [r, p, q, h, c]), base)
+                b.store(b.add(b.load(self.total, [r, h]), weight), self.total, [r, h])
+                b.store(weight, scores, [r, p, q, h, c])
+        self._acc.scale_rows(shrink)
+
+    def _weight(self, score: Scalar, base: Scalar) -> Scalar:
+        """The weight of a score relative to another one."""
+        b, power = self._b, self._b.binary("sub", score, base)
+        return b.math("exp2", power if self._unit == 1 else b.mul(power, b.constant(self._unit, f32)))
+
+    def _finite(self, largest: Scalar) -> Scalar:
+        """What scores are relative to: before the first visible key 0, since -inf - -inf would be NaN, and stay it."""
+        b = self._b
+        return b.select(b.binary("eq", largest, b.constant(-inf, f32)), b.constant(0, f32), largest)
+
+    def merge(self, part: Index, parts: int, threads: int) -> None:
+        """Gives the first of the warps that share rows the sums of all of them, `threads` of each part.
+
+        Lanes of the same number have the same elements in every warp, so that each writes and reads words of its own.
+        """
+        b, lane, rows = self._b, self._b.thread % threads, (self._acc.shape[0], HALVES)
+        largest, total = (b.alloc(name, [parts, *rows, threads], f32, Space.SHARED) for name in ("peaks", "totals"))
+        with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
+            b.store(b.load(self.largest, [r, h]), largest, [part, r, h, lane])
+            b.store(b.load(self.total, [r, h]), total, [part, r, h, lane])
+        b.barrier()
+        factors = b.alloc("factors", rows, f32)
+        with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
+            peak = b.alloc("peak", [1], f32)
+            b.store(b.load(self.largest, [r, h]), peak, [0])
+            with b.loop("s", parts, unroll=True) as s:
+                b.store(b.binary("max", b.load(peak, [0]), b.load(largest, [s, r, h, lane])), peak, [0])
+            base = self._finite(b.load(peak, [0]))
+            b.store(self._weight(b.load(self.largest, [r, h]), base), factors, [r, h])
+            b.store(b.constant(0, f32), self.total, [r, h])
+            with b.loop("s", parts, unroll=True) as s:
+                share = b.mul(b.load(total, [s, r, h, lane]), self._weight(b.load(largest, [s, r, h, lane]), base))
+                b.store(b.add(b.load(self.total, [r, h]), share), self.total, [r, h])
+        self._acc.scale_rows(factors)
+        self._t.add_up(self._acc, part, parts, threads)

@@ -194,16 +194,6 @@ def _length(b: KernelBuilder, anchor: AttentionOp) -> Index | int:
     return b.index(length)
 
 
-def overhangs(total: Index | int, lines: int) -> bool:
-    """Whether the last tile of so many lines may reach beyond their end."""
-    return not isinstance(total, int) or total % lines > 0
-
-
-def ragged_end(total: Index | int, lines: int) -> Index | int | None:
-    """The end, where the last tile of so many lines may reach beyond it."""
-    return total if overhangs(total, lines) else None
-
-
 def share_of_keys(b: KernelBuilder, length: Index | int, share: Scalar) -> Scalar:
     """A row's share, by which its sums are multiplied; 0 where no key exists, so that nothing was added."""
     return share if isinstance(length, int) else b.select(length > 0, share, b.constant(0, f32))

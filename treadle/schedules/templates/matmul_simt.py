@@ -41,6 +41,7 @@ from treadle.schedules.template import (
     shared_by_batch,
 )
 from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile
+from treadle.schedules.tiles import prefetched
 from treadle.target import Target
 
 _MANY = 64
@@ -267,16 +268,14 @@ class _MatmulBody:
 
         next_a = b.alloc("next_a", [self._of("a")[0].per_thread], self.element)
         next_b = b.alloc("next_b", [self._of("b")[0].per_thread], self.element)
-        self._fetch(at(b.index(0)), next_a, next_b)
-        self._keep(b.index(0), next_a, next_b)
-        b.barrier()
-        with b.loop("step", steps - 1) as step:
-            following = step + 1
-            self._fetch(at(following), next_a, next_b)
-            self._multiply(step % 2)
-            self._keep(following % 2, next_a, next_b)
-            b.barrier()
-        self._multiply(b.index((steps - 1) % 2) if isinstance(steps, int) else (steps - 1) % 2)
+        prefetched(
+            b,
+            "step",
+            steps,
+            lambda step: self._fetch(at(step), next_a, next_b),
+            lambda half: self._keep(half, next_a, next_b),
+            lambda _, half: self._multiply(half),
+        )
 
     def _of(self, operand: str) -> tuple[CooperativeCopy, bool]:
         """How an operand's tile is filled, and whether its lines are along K."""

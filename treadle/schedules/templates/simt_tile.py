@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.dialects.task import Mapping, repeat, spatial
-from treadle.schedules.template import Choices, number
+from treadle.schedules.template import Choices, number, pair
 
 _LANES = (4, 8)
 """How the lanes of a warp lie over a warp's tile."""
@@ -82,7 +82,7 @@ class SimtTile:
     lanes: ClassVar[tuple[int, int]] = _LANES
 
     def __init__(self, choices: Choices):
-        self.warps, self.repeats, self.thread = (_pair(choices, k) for k in ("warps", "repeats", "thread"))
+        self.warps, self.repeats, self.thread = (pair(choices, k) for k in ("warps", "repeats", "thread"))
         self.block_k = number(choices, "block_k")
         self.mapping: Mapping = spatial(*self.warps) * repeat(*self.repeats) * spatial(*_LANES) * repeat(*self.thread)
         self.m, self.n = self.mapping.shape
@@ -113,9 +113,3 @@ class SimtTile:
     def shared_elements(self) -> int:
         """Elements of two tiles of A and two of B."""
         return 2 * self.block_k * (self.row_of_a + self.row_of_b)
-
-
-def _pair(choices: Choices, name: str) -> tuple[int, int]:
-    value = choices[name]
-    assert isinstance(value, tuple) and len(value) == 2
-    return value[0], value[1]
