@@ -33,5 +33,5 @@ def test_a_record_gets_todays_work_of_its_candidate() -> None:
     failed = {"program": task.default.program, "decisions": decisions, "round": 0, "error": "it crashed"}
     text = f"{json.dumps(record)}\n{json.dumps(failed)}\n"
     first, second = map(json.loads, recounted(text, task).splitlines())
-    assert first == record | {"work": work_record(count_work(kernel, CPU.cores))}
+    assert first == record | {"work": work_record(count_work(kernel, CPU))}
     assert second == failed

@@ -208,6 +208,6 @@ def test_counted_work(causal: bool) -> None:
     module = case.module()
     lower(treadle_context(), module, CPU, after="fuse", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-    work = count_work(kernel, 2)
+    work = count_work(kernel, CPU)
     counted = work.blocks * sum(body.executions * body.arithmetic for body in work.bodies) * 2 * CPU.lanes
     assert 1.0 < counted / count_operations(case.op) < 1.35

@@ -105,6 +105,12 @@ def most_rows(target: Target, vectors: int) -> int:
     return max(1, min(MOST_ROWS, (target.vector_registers - others) // vectors))
 
 
+def sum_registers(target: Target) -> int:
+    """Vectors of sums that stay in registers beside operands: all but four with vectors of 64 bytes, else all but two,
+    as in the tallest tiles of `most_rows`."""
+    return target.vector_registers - (4 if target.vector_bytes == 64 else 2)
+
+
 def tall_rows(target: Target, vectors: int, rows: int) -> tuple[int, ...]:
     """Rows of tiles worth trying, of a product with some rows: the most that stay in registers, and, of up to eight,
     the two largest."""

@@ -593,8 +593,12 @@ def prefetched(
             body(step, step % 2)
             keep(following % 2)
             b.barrier()
-    last = b.index(steps - 1) if isinstance(steps, int) else steps - 1
-    body(last, b.index((steps - 1) % 2) if isinstance(steps, int) else last % 2)
+    if isinstance(steps, int):
+        half = b.index((steps - 1) % 2)
+        body(b.index(steps - 1), half)
+    else:
+        last = steps - 1
+        body(last, last % 2)
 
 
 __all__ = [

@@ -101,7 +101,7 @@ def _with_cuda(found: Printed, module: ModuleOp, program: Program) -> Printed:
 
 _PRINTED: Mapping[TargetKind, Callable[[Printed, ModuleOp, Program], Printed]] = {"cpu": _with_c, "cuda": _with_cuda}
 _WORK: Mapping[TargetKind, Callable[[FuncOp, Target], AnyWork]] = {
-    "cpu": lambda kernel, target: count_work(kernel, target.cores),
+    "cpu": lambda kernel, target: count_work(kernel, target),
     "cuda": lambda kernel, target: count_gpu_work(kernel),
 }
 

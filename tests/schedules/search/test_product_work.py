@@ -46,7 +46,7 @@ def works(text: str, **choices: Choice) -> tuple[Work, Work]:
     fused.schedule = UseAttr.get("matmul_cpu", choices)
     lower(module, str(CPU), after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-    return predicted, count_work(kernel, CPU.cores)
+    return predicted, count_work(kernel, CPU)
 
 
 @pytest.mark.parametrize("rows", [128, 256])

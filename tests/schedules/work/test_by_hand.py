@@ -46,7 +46,7 @@ def both(module: ModuleOp) -> tuple[Work, Work]:
     assert isinstance(found, Work)
     lower(treadle_context(), module, CPU, after="schedule", to="loops")
     kernel = [op for op in module.walk() if isinstance(op, FuncOp)][-1]
-    return found, count_work(kernel, CPU.cores)
+    return found, count_work(kernel, CPU)
 
 
 def masked(work: Work) -> float:

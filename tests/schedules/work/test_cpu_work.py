@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -32,7 +33,7 @@ def work_of(graph: Graph, operator: Operation, template: str, workers: int = 1, 
         fused.schedule = UseAttr.get(template, choices)
     lower(context, module, CPU, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-    return count_work(kernel, workers)
+    return count_work(kernel, replace(CPU, cores=workers))
 
 
 def product(m: int, k: int, n: int, rows: int, chunk: int, *, pack: bool, passes: int = 1) -> Work:
@@ -140,7 +141,7 @@ def test_every_second_element_is_two_loads(stride: int, loads: int) -> None:
       vector.store %v, %C[%c0] : memref<16xf32>, vector<16xf32>
     }}"""
     (kernel,) = [op for op in Parser(treadle_context(), text).parse_module().walk() if isinstance(op, FuncOp)]
-    (body,) = count_work(kernel, 1).bodies
+    (body,) = count_work(kernel, CPU).bodies
     assert (body.loads, body.stores) == (loads, 1)
 
 
@@ -161,5 +162,5 @@ def test_a_load_that_a_branch_guards_counts_as_a_masked_one() -> None:
       vector.store %v, %C[%at] : memref<64xf32>, vector<16xf32>
     }"""
     (kernel,) = [op for op in Parser(treadle_context(), text).parse_module().walk() if isinstance(op, FuncOp)]
-    (body,) = count_work(kernel, 1).bodies
+    (body,) = count_work(kernel, CPU).bodies
     assert (body.loads, body.stores, body.masked) == (1, 1, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from xdsl.parser import Parser
 
@@ -10,7 +12,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.schedules.work.cpu_work import Body, Work
 from treadle.schedules.work.gpu_work import OTHER_REGISTERS, GpuWork
 from treadle.schedules.work.lowered import count_gpu_work, count_work
+from treadle.target import Target
 
+ONE_CORE = replace(Target.parse("cpu{vector_bytes=64 vector_registers=32}"), cores=1)
 CONSTANTS = (0, 1, 2, 4, 8, 16)
 
 
@@ -27,7 +31,7 @@ def kernel(
 
 def on_cpu(body: str, *, grid: int = 1, constants: tuple[int, ...] = CONSTANTS) -> Work:
     """Its work, for one worker."""
-    return count_work(kernel(body, grid=grid, constants=constants), 1)
+    return count_work(kernel(body, grid=grid, constants=constants), ONE_CORE)
 
 
 def on_gpu(body: str, *, grid: int = 1, threads: int = 32) -> GpuWork:

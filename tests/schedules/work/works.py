@@ -242,4 +242,4 @@ def on_kernel(task: GroupTask, candidate: Candidate, target: Target) -> Work | G
     group_of(module).schedule = add_program(module, taken(program, candidate.decisions))
     lower(context, module, target, after="schedule", to="loops")
     (kernel,) = [op for op in module.walk() if isinstance(op, FuncOp)]
-    return count_gpu_work(kernel) if target.is_cuda else count_work(kernel, target.cores)
+    return count_gpu_work(kernel) if target.is_cuda else count_work(kernel, target)

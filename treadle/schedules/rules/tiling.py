@@ -17,6 +17,7 @@ from treadle.index.algebra import stride_along
 from treadle.schedules.access_analysis import collapsible_suffix
 from treadle.schedules.nest.nest import MOST_ACCUMULATORS
 from treadle.schedules.nest.workload import Workload
+from treadle.schedules.register_tile import sum_registers
 from treadle.schedules.rules.draft import Draft
 from treadle.schedules.rules.programs import Rule, sizes_of, thread_sizes, vector_sizes
 from treadle.schedules.rules.staging import staged
@@ -489,7 +490,7 @@ def _sampled(
     elif place.role == "thread":
         bounds, step = (target.warp_size, _MOST_THREADS), target.warp_size
     elif place.label == "registers" and not target.is_cuda:
-        bounds = (1, target.vector_registers * sizes[-1][0])
+        bounds = (1, sum_registers(target) * sizes[-1][0])
     elif place.accumulates:
         bounds = (1, sums)
         beside = _params({label: factors for label, factors in inner.items() if label != "threads"})

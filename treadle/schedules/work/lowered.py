@@ -31,15 +31,15 @@ from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu
 from treadle.schedules.work.rules import transposition
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, one_of, unknown_index
 from treadle.schedules.work.tree import Branch, Buffer, Chance, Condition, Kernel, Node, Otherwise, Step, finish, renew
+from treadle.target import Target
 
 _INDEX = IndexType()
 _UNROLL = "loop.unroll"
 
 
-def count_work(kernel: FuncOp, workers: int) -> Work:
-    """The work of a kernel for a CPU, after stage `loops`, whose blocks are distributed to `workers`, each of which has
-    a contiguous share."""
-    return count_on_cpu(kernel_tree(kernel), workers)
+def count_work(kernel: FuncOp, target: Target) -> Work:
+    """The work of a kernel for a CPU, after stage `loops`."""
+    return count_on_cpu(kernel_tree(kernel), target)
 
 
 def count_gpu_work(kernel: FuncOp) -> GpuWork:

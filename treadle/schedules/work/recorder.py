@@ -470,4 +470,4 @@ def work_of(group: Group, schedule: Nest | UseAttr, target: Target) -> Work | Gp
         lower_for_gpu(kernel)
         return count_on_gpu(kernel)
     lower_for_cpu(kernel, target)
-    return count_on_cpu(kernel, target.cores)
+    return count_on_cpu(kernel, target)

@@ -365,13 +365,15 @@ def transposed_loads(inside: list[Node], lanes: int) -> None:
 
 
 def _transpose(loop: Loop, lanes: int) -> None:
-    block = _innermost(loop)
+    loops, block = _innermost(loop)
     if block is None or not loop.counts or not loop.is_constant or loop.lanes > 1 or loop.trips < lanes:
         return
     loads = [node for node in block if isinstance(node, Access) and _is_row(node, loop, lanes)]
     stores = [node for node in block if isinstance(node, Access) and node.is_store]
     reads = [node.buffer for node in block if isinstance(node, Access) and not node.is_store]
     if not loads or len(stores) != 1 or stores[0].stride > 1 or stores[0].buffer in reads:
+        return
+    if not _writes_once(stores[0], loops):
         return
     lowest = loop.digits[0]
     if lowest.size > lanes:
@@ -401,16 +403,30 @@ def transposition(lanes: int) -> float:
     return lanes * (lanes.bit_length() - 1.0)
 
 
-def _innermost(loop: Loop) -> list[Node] | None:
-    """The code inside of a loop and of those in it, each of which is alone with what is computed in front of it."""
+def _writes_once(store: Access, loops: Sequence[Loop]) -> bool:
+    """Whether no two iterations of some loops write one element, those that a mask leaves out included."""
+    reach = float(store.elements)
+    steps = [step for loop in loops for step in loop.steps(store.place) or [(loop.trips, 0)]]
+    for trips, step in sorted(steps, key=lambda each: (abs(each[1]), each[0])):
+        if trips > 1 and abs(step) < reach:
+            return False
+        reach = max(reach, abs(step) * trips)
+    return True
+
+
+def _innermost(loop: Loop) -> tuple[list[Loop], list[Node] | None]:
+    """The code inside of a loop and of those in it, each of which is alone with what is computed in front of it; and
+    these loops."""
+    loops = [loop]
     while True:
         nested = [node for node in loop.inside if isinstance(node, Loop | Branch)]
         if not nested:
-            return loop.inside
+            return loops, loop.inside
         beside = [node for node in loop.inside if node is not nested[0]]
         if len(nested) > 1 or not isinstance(nested[0], Loop) or not all(isinstance(node, Step) for node in beside):
-            return None
+            return loops, None
         loop = nested[0]
+        loops.append(loop)
 
 
 def _is_row(access: Access, loop: Loop, lanes: int) -> bool:
