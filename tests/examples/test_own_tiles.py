@@ -16,7 +16,7 @@ from tests.helpers.limits import assert_within, limits_of_template
 from tests.schedules.row_cases import tensor
 from tests.schedules.test_templates import values_of
 from treadle.backends.reference.kernels import Kernel
-from treadle.dialects.graph import AttentionOp, MatmulOp
+from treadle.dialects.graph import AttentionOp, ComputeOp, MatmulOp
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
 from treadle.scheduling import register_template
@@ -66,7 +66,7 @@ def test_kernels_compute_their_definitions(template: type[TensorCores], case: in
     """Every combination of knobs, threads in both orders."""
     anchor, made = CASES[template][case](), TEMPLATES[template.name]
     assert made.fits(anchor)
-    operands = anchor.tensors() if not isinstance(anchor, MatmulOp | AttentionOp) else list(anchor.operands)
+    operands = anchor.tensors() if isinstance(anchor, ComputeOp) else list(anchor.operands)
     env = {operand: values_of(operand, n) for n, operand in enumerate(operands)}
     accepted = limits_of_template("attention_mma" if template is TileAttention else made.name, anchor, env, "f32")
     for choices in made.space(anchor, GPU):

@@ -37,7 +37,7 @@ FRAGMENT: Mapping = repeat(HALVES, 1) * spatial(8, QUAD) * repeat(1, 2)
 """Which elements of C's 16 x 8 tile a lane holds."""
 Extent = Index | int
 Elements = Callable[[Index, Index, Index, Index, Index], Scalar]
-"""Gives the element of a fragment at [r, p, q, h, c]."""
+"""Gives the element of a fragment at r, p, q, h, c."""
 
 
 # Where the chunks of 16 bytes are that the lanes of a warp address to load fragments.
@@ -269,11 +269,11 @@ class Fragment:
     def set(self, value: Elements) -> None:
         """Replaces the lane's elements by those that `value` gives at [r, p, q, h, c]."""
         b, shape = self.b, self.type.get_shape()
-        with b.tasks(["r", "p", "q"], repeat(*self.shape), unroll=True) as where:
+        with b.tasks(["r", "p", "q"], repeat(*self.shape), unroll=True) as (r, p, q):
             elements = b.alloc("elements", shape, self.type.element_type)
             with b.tasks(["h", "c"], repeat(*shape), unroll=True) as (h, c):
-                b.store(value(*where, h, c), elements, [h, c])
-            b.store(b.load_vector(elements, self.type), self.registers, where)
+                b.store(value(r, p, q, h, c), elements, [h, c])
+            b.store(b.load_vector(elements, self.type), self.registers, [r, p, q])
 
     def scale_rows(self, factors: SSAValue) -> None:
         """Multiplies each element by the factor of its row, of `[rows / 16, 2]` registers."""
@@ -425,6 +425,14 @@ class TileBuilder:
         assert isinstance(type, VectorType)
         return self.b.round_tf32(fragment) if type.element_type == f32 else fragment
 
+    def elements(self, buffer: SSAValue) -> Elements:
+        """The elements of a register buffer `[r, p, q, h, c]`."""
+
+        def element(r: Index, p: Index, q: Index, h: Index, c: Index) -> Scalar:
+            return self.b.load(buffer, [r, p, q, h, c])
+
+        return element
+
     # reduce
 
     def fold_row(self, kind: str, value: Elements, of: Fragment, row: Sequence[Index], initial: Scalar) -> Scalar:
@@ -450,13 +458,13 @@ class TileBuilder:
         b.barrier()
         with (
             b.when(part.equals(0)),
-            b.tasks(["s", "r", "p", "q"], repeat(parts - 1, *c.shape), unroll=True) as (s, *where),
+            b.tasks(["s", "r", "p", "q"], repeat(parts - 1, *c.shape), unroll=True) as (s, r, p, q),
         ):
             added = b.alloc("sum", c.type.get_shape(), c.type.element_type)
             with b.loop("h", height, unroll=True) as h, b.loop("c", width, unroll=True, vector=True) as column:
-                value = b.add(c.load(*where, h, column), b.load(partial, [s, *where, h, lane, column]))
+                value = b.add(c.load(r, p, q, h, column), b.load(partial, [s, r, p, q, h, lane, column]))
                 b.store(value, added, [h, column])
-            b.store(b.load_vector(added, c.type), c.registers, where)
+            b.store(b.load_vector(added, c.type), c.registers, [r, p, q])
 
     @contextmanager
     def summed(self, c: Fragment, tiles: int, slices: int, tile: Index, slice: Index | None) -> Generator[Fragment]:

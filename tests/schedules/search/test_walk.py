@@ -216,7 +216,9 @@ def test_unbalanced_products_of_table_v(label: str) -> None:
     (best, *_) = walk(task, settings=WalkSettings(states=400)).propose(1)
     seconds = Forecast(task).seconds(best)
     assert seconds is not None
-    assert seconds < 1.01 * default_seconds(product(*TABLE_V[label])), "the template's register tiles fill the registers"
+    assert seconds < 1.01 * default_seconds(product(*TABLE_V[label])), (
+        "the template's register tiles fill the registers"
+    )
 
 
 def test_all_programs_of_a_gpu_are_looked_at() -> None:

@@ -210,7 +210,7 @@ class _Lowering:
     def _reduce(self, op: ReduceOp) -> None:
         b, source, target = self.b, self._of(op.source), self.fragments[op.target]
         assert isinstance(target, _Rows), "verified"
-        element = op.target.type.element
+        element = source.type.element_type
         nothing = b.constant(identity(op.kind.data, element), element)
         with b.tasks(["r", "h"], repeat(*target.shape), unroll=True) as row:
             b.store(self.t.fold_row(op.kind.data, source.load, source, row, nothing), target.registers, row)

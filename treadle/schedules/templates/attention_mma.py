@@ -266,7 +266,7 @@ class AttentionMmaKernel:
         scores = self.softmax.scores(products, added)
         self._hide(step, first, products, scores)
         self.softmax.weigh(products, scores)
-        weights = t.as_operand(lambda *at: self.b.load(scores, at), products, self.element)
+        weights = t.as_operand(t.elements(scores), products, self.element)
         t.gemm(weights, self.values[stage], self.acc, tile.own_columns, self.first_key)
 
     def _masked(self, first_key: Index) -> SSAValue | None:

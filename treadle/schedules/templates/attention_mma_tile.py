@@ -147,7 +147,7 @@ class OnlineSoftmax:
         shrink = b.alloc("shrink", [rows, HALVES], f32)
         with b.tasks(["r", "h"], repeat(rows, HALVES), unroll=True) as (r, h):
             old = b.load(self.largest, [r, h])
-            new = self._t.fold_row("max", lambda *at: b.load(scores, at), of, [r, h], old)
+            new = self._t.fold_row("max", self._t.elements(scores), of, [r, h], old)
             b.store(new, self.largest, [r, h])
             base = self._finite(new)
             factor = self._weight(old, base)
