@@ -26,6 +26,7 @@ from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
 from treadle.errors import TreadleError
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_element, kernel_builder
+from treadle.schedules.pipelines import pipelined, prefetched
 from treadle.schedules.rules import (
     Draft,
     Rule,
@@ -61,8 +62,6 @@ from treadle.schedules.tiles import (
     SharedTile,
     TileBuilder,
     TileLayout,
-    pipelined,
-    prefetched,
     staged_bytes,
 )
 from treadle.support.extensions import note_source

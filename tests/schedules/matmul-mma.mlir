@@ -38,6 +38,6 @@ func.func @main(%x: tensor<256x96xf16>, %w: tensor<192x96xf16>) -> tensor<256x19
 // TEXT-NEXT: treadle_barrier();
 // TEXT:      treadle_vec<unsigned, 4> regs_a[1];
 // TEXT:      = treadle_ldmatrix_x4(&shared_b[
-// TEXT:      acc[0][p][h] = treadle_mma_m16n8k16_f16(regs_a[0], treadle_part<treadle_vec<unsigned, 2>>(regs_b[p], h), acc[0][p][h]);
+// TEXT:      acc[0][p][q] = treadle_mma_m16n8k16_f16(regs_a[0], treadle_part<treadle_vec<unsigned, 2>>(regs_b[p], q), acc[0][p][q]);
 // TEXT:      treadle_max(treadle_half_to_float(
 // TEXT:      treadle_store(&C[

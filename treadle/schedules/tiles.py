@@ -1,8 +1,8 @@
 """Tiles: what kernels for tensor cores are written with, above the loops and loads of `KernelBuilder`.
 
 `TileBuilder.copy` brings a region of a tensor to shared memory, `gemm` multiplies tiles on tensor cores, sums stay in a
-`Fragment`, spread over the registers of warps, `fold_row` folds its rows, `store` writes it; `pipelined` is the loop
-whose copies run some steps ahead. docs/tiles.md shows a product and attention.
+`Fragment`, spread over the registers of warps, `fold_row` folds its rows, `store` writes it; the loop whose copies run
+some steps ahead is `pipelined` (`treadle/schedules/pipelines.py`). docs/tiles.md shows a product and attention.
 
 Source: the words are TileLang's (Wang et al., 2025); NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", for the
 order of a pipeline's steps; Hidet (ASPLOS 2023), section 5.1, for tiles as task mappings.
@@ -529,86 +529,6 @@ def staged_bytes(threads: int, columns: int, element_bytes: int) -> int:
     return threads // WARP * PRODUCT_M * columns * element_bytes if element_bytes == 2 else 0
 
 
-# The software pipelines: what a step needs is brought while steps before it compute.
-
-Step = Callable[[Index, Index], None]
-"""Given a step, and the buffer of several that is its own."""
-
-
-def pipelined(
-    b: KernelBuilder,
-    name: str,
-    steps: Extent,
-    stages: int,
-    start: Step,
-    body: Step,
-    ready: Callable[[], None] | None = None,
-) -> None:
-    """A loop that uses one of `stages` buffers while asynchronous copies fill the others.
-
-    start: starts the copies of a step; body: computes it; ready: what is done before the first step, when all copies
-    have come that were committed before
-
-    As many groups of copies are committed before the loop as it expects, whether or not there are such steps.
-    """
-    ahead = stages - 1
-    with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
-        with b.when(None if isinstance(steps, int) else s < steps):
-            start(s, s)
-        b.commit()
-    for _ in range(ahead - steps if isinstance(steps, int) else 0):
-        b.commit()
-    if ready is not None:
-        b.wait(ahead)
-        b.barrier()
-        ready()
-    with b.loop(name, steps) as step:
-        b.wait(ahead - 1)
-        # Behind it every thread sees this step's tiles, and has used those that are overwritten next.
-        b.barrier()
-        following = step + ahead
-        with b.when(following < steps):
-            start(following, following % stages)
-        b.commit()
-        body(step, step % stages)
-
-
-def prefetched(
-    b: KernelBuilder,
-    name: str,
-    steps: Extent,
-    fetch: Callable[[Index], None],
-    keep: Callable[[Index], None],
-    body: Step,
-    ready: Callable[[], None] | None = None,
-) -> None:
-    """A loop that uses one of two buffers while the next step's elements come to registers.
-
-    fetch: loads a step's elements to registers; keep: stores them to a buffer; ready: what is done before the first are
-    stored
-
-    Source: Hidet (ASPLOS 2023), figure 5.
-    """
-    fetch(b.index(0))
-    if ready is not None:
-        ready()
-    keep(b.index(0))
-    b.barrier()
-    if not isinstance(steps, int) or steps > 1:
-        with b.loop(name, steps - 1) as step:
-            following = step + 1
-            fetch(following)
-            body(step, step % 2)
-            keep(following % 2)
-            b.barrier()
-    if isinstance(steps, int):
-        half = b.index((steps - 1) % 2)
-        body(b.index(steps - 1), half)
-    else:
-        last = steps - 1
-        body(last, last % 2)
-
-
 __all__ = [
     "COLUMNS",
     "FRAGMENT",
@@ -626,9 +546,7 @@ __all__ = [
     "TileBuilder",
     "TileLayout",
     "end_of",
-    "pipelined",
     "place_in_a",
     "place_in_b",
-    "prefetched",
     "staged_bytes",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ from treadle.dialects.tile import (
 from treadle.errors import TreadleError
 from treadle.passes.loop.kernels import kernels_of
 from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.pipelines import pipelined
 from treadle.schedules.tiles import (
     HALVES,
     PRODUCT_M,
@@ -44,7 +45,6 @@ from treadle.schedules.tiles import (
     SharedTile,
     TileBuilder,
     TileLayout,
-    pipelined,
 )
 
 _TILES = (FragmentOp, CopyOp, OperandOp, RoundOp, GemmOp, MapOp, ReduceOp, StoreOp)

@@ -24,7 +24,7 @@ from treadle.schedules.nest.box import Layout, StagedBuffer
 from treadle.schedules.nest.nest import Nest, Stage
 from treadle.schedules.nest.scope import At, Body
 from treadle.schedules.nest.workload import Condition
-from treadle.schedules.tiles import pipelined, prefetched
+from treadle.schedules.pipelines import pipelined, prefetched
 
 # How the threads of a block fill a stage together: consecutive threads take consecutive memory, vectors innermost.
 

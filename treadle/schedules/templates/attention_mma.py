@@ -17,6 +17,7 @@ from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, kernel_builder, narrowed
+from treadle.schedules.pipelines import pipelined
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits
 from treadle.schedules.templates.attention_mma_tile import AttentionMmaTile, OnlineSoftmax
 from treadle.schedules.templates.attention_tile import (
@@ -40,7 +41,6 @@ from treadle.schedules.tiles import (
     TileBuilder,
     TileLayout,
     end_of,
-    pipelined,
 )
 from treadle.target import GPUS, Target
 

@@ -17,6 +17,7 @@ from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import has_contiguous_rows
 from treadle.schedules.kernel_builder import Index, kernel_builder
+from treadle.schedules.pipelines import pipelined
 from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import (
     SPLIT_K,
@@ -44,7 +45,6 @@ from treadle.schedules.tiles import (
     Region,
     TileBuilder,
     TileLayout,
-    pipelined,
     staged_bytes,
 )
 from treadle.target import Target

@@ -19,6 +19,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import spread, vector_width
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder, narrowed
+from treadle.schedules.pipelines import prefetched
 from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import (
     SPLIT_K,
@@ -41,7 +42,6 @@ from treadle.schedules.template import (
     shared_by_batch,
 )
 from treadle.schedules.templates.simt_tile import CooperativeCopy, SimtTile
-from treadle.schedules.tiles import prefetched
 from treadle.target import Target
 
 _MANY = 64
