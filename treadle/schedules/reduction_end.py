@@ -48,13 +48,13 @@ def with_end(tensors: Sequence[SSAValue], end: ReductionEnd | None) -> list[SSAV
     return list(tensors) if end is None else list(dict.fromkeys([*tensors, end.tensor]))
 
 
-def terms_of(b: KernelBuilder, end: ReductionEnd, operands: Sequence[SSAValue]) -> Index:
-    """Positions along the reduction's dimension that the call has, at least 1, in a kernel of `with_end`'s operands."""
+def terms_of(b: KernelBuilder, end: ReductionEnd, operands: Sequence[SSAValue], least: int = 1) -> Index:
+    """Positions along the reduction's dimension that the call has, or the least, in a kernel of `with_end`'s operands."""
     buffer = b.inputs[operands.index(end.tensor)]
     buffer.name_hint = "N"
     found = extent(b, b.load(buffer, []), end.bound)
     found.name_hint = "terms"
-    return b.index(found).max(1)
+    return b.index(found).max(least) if least else b.index(found)
 
 
 def steps_of(

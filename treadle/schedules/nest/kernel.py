@@ -113,8 +113,7 @@ def nest_kernel(
     """The kernel of an anchor, taking its operands; `definition`: that of the anchor, where the caller has it. Raises
     what `definition_of` raises."""
     compute, reduce = definition_of(anchor) if definition is None else definition
-    # A CPU's loops end where `loop-clamp-reductions` finds that they may, since they need no barriers.
-    end = reduction_end(anchor) if target.is_cuda else None
+    end = reduction_end(anchor)
     kernel = _NestKernel(compute, reduce, nest, end, is_gpu=target.is_cuda).build(name)
     if compute is not anchor and definition is None:
         compute.erase()
@@ -132,7 +131,7 @@ class _NestKernel:
     def __init__(
         self, compute: ComputeOp, reduce: ReduceOp | None, nest: Nest, end: ReductionEnd | None, *, is_gpu: bool
     ):
-        self.compute, self.reduce, self.nest, self.end = compute, reduce, nest, end
+        self.compute, self.reduce, self.nest, self.end, self.is_gpu = compute, reduce, nest, end, is_gpu
         self.tensors = with_end(compute.tensors(), end)
         self.b = kernel_builder(self.tensors, compute.type)
         self.body = Body(self.b, compute, reduce, nest)
@@ -283,7 +282,7 @@ class _NestKernel:
             return level.trips
         if level.axis.first != nest.workload.spatial + end.dim:
             return level.trips
-        left = terms_of(self.b, end, self.tensors) * (level.axis.extent // end.bound)
+        left = terms_of(self.b, end, self.tensors, least=1 if self.is_gpu else 0) * (level.axis.extent // end.bound)
         slices = [n for n in nest.slices if n in at and nest.levels[n].axis == level.axis]
         if slices:
             first = at[slices[0]] * nest.levels[slices[0]].stride
