@@ -49,7 +49,7 @@ def with_end(tensors: Sequence[SSAValue], end: ReductionEnd | None) -> list[SSAV
 
 
 def terms_of(b: KernelBuilder, end: ReductionEnd, operands: Sequence[SSAValue], least: int = 1) -> Index:
-    """Positions along the reduction's dimension that the call has, or the least, in a kernel of `with_end`'s operands."""
+    """Positions along the reduction's dimension that a call has, or the least, in a kernel of `with_end`'s operands."""
     buffer = b.inputs[operands.index(end.tensor)]
     buffer.name_hint = "N"
     found = extent(b, b.load(buffer, []), end.bound)
