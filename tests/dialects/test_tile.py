@@ -27,7 +27,6 @@ A, B, D, X, C, R = (ARGUMENTS[name] for name in ("a", "b", "d", "x", "c", "r"))
 def test_text_is_read_as_it_is_printed(path: Path) -> None:
     printed = ir.print_text(ir.parse(path.read_text()))
     assert ir.print_text(ir.parse(printed)) == printed
-    assert printed.count("tile.") >= path.read_text().count("tile.") - 2, "the comments name the command"
 
 
 @pytest.mark.parametrize(

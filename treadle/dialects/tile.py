@@ -32,7 +32,7 @@ from xdsl.traits import HasParent, IsTerminator, NoTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import Space, SpaceAttr
+from treadle.dialects.loop import Space, SpaceAttr, type_of
 from treadle.dialects.loop.access import checked_buffer
 from treadle.dialects.loop.tiles import MULTIPLIED, PRODUCT_K, fragments, lanes_fold
 from treadle.dialects.syntax import COUNT, MEMREF, Kind, Word
@@ -177,8 +177,7 @@ class CopyOp(IRDLOperation):
     def verify_(self) -> None:
         type = checked_buffer(self.source, len(self.source_indices))
         extents_of(self.tile, self.indices)
-        assert isinstance(self.tile.type, MemRefType)
-        if type.get_num_dims() < 2 or type.get_element_type() != self.tile.type.get_element_type():
+        if type.get_num_dims() < 2 or type.get_element_type() != type_of(self.tile).get_element_type():
             raise VerifyException(f"a copy from {type} to {self.tile.type}: expected a matrix of the same elements")
 
 
@@ -202,9 +201,8 @@ class OperandOp(IRDLOperation):
 
     def verify_(self) -> None:
         rows, terms = extents_of(self.tile, self.indices)
-        assert isinstance(self.tile.type, MemRefType)
         type = self.operand.type
-        if type.element != self.tile.type.get_element_type() or type.shape[1] != terms or type.shape[0] > rows:
+        if type.element != type_of(self.tile).get_element_type() or type.shape[1] != terms or type.shape[0] > rows:
             raise VerifyException(f"{type} of rows of {self.tile.type}: expected {terms} terms of its elements")
 
 

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
 
-from xdsl.dialects.builtin import MemRefType, VectorType, f32
+from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.loop import Space, Swizzle, swizzle_of_rows
+from treadle.dialects.loop import Space, Swizzle, swizzle_of_rows, type_of
 from treadle.dialects.loop.tiles import PRODUCT_K, WARP, fragments
 from treadle.dialects.task import Mapping, repeat, spatial
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, narrowed
@@ -68,6 +68,11 @@ def place_in_b(lane: Index, column: Index, k: Index, half: int, *, along_k: bool
     return column + second, term
 
 
+def lane_row(lane: Index, first: Extent, r: Index, h: Index) -> Index:
+    """A row, from the first of a warp's on, that a lane holds: one of two of the r-th product."""
+    return first + r * PRODUCT_M + (h * (PRODUCT_M // HALVES) + lane // QUAD)
+
+
 # Tiles of tensors, in shared memory, and in registers.
 
 
@@ -104,8 +109,7 @@ class Region:
     @property
     def element(self) -> Attribute:
         """The type of an element."""
-        assert isinstance(self.buffer.type, MemRefType)
-        return self.buffer.type.get_element_type()
+        return type_of(self.buffer).get_element_type()
 
     @property
     def transposed(self) -> Region:
@@ -198,8 +202,7 @@ class SharedTile:
     @property
     def element(self) -> Attribute:
         """The type of an element."""
-        assert isinstance(self.buffer.type, MemRefType)
-        return self.buffer.type.get_element_type()
+        return type_of(self.buffer).get_element_type()
 
     def at(self, own: Index, term: Index) -> list[Index]:
         """The indices of an operand's element, given its row (of B, its column) and its term."""
@@ -244,7 +247,7 @@ class Fragment:
 
     def row(self, r: Index, h: Index) -> Index:
         """The row, in the block's tile, of a lane's element."""
-        return self.first[0] + r * PRODUCT_M + (h * (PRODUCT_M // HALVES) + self.lane // QUAD)
+        return lane_row(self.lane, self.first[0], r, h)
 
     def column(self, p: Index, q: Index, c: Index) -> Index:
         """The column of a lane's element in the warp's part."""
@@ -546,6 +549,7 @@ __all__ = [
     "TileBuilder",
     "TileLayout",
     "end_of",
+    "lane_row",
     "place_in_a",
     "place_in_b",
     "staged_bytes",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -16,7 +16,7 @@ from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.location import location_of
-from treadle.dialects.loop import FuncOp, KernelOp
+from treadle.dialects.loop import FuncOp, KernelOp, type_of
 from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import repeat
 from treadle.dialects.tile import (
@@ -45,6 +45,7 @@ from treadle.schedules.tiles import (
     SharedTile,
     TileBuilder,
     TileLayout,
+    lane_row,
 )
 
 _TILES = (FragmentOp, CopyOp, OperandOp, RoundOp, GemmOp, MapOp, ReduceOp, StoreOp)
@@ -196,7 +197,7 @@ class _Lowering:
 
         if isinstance(target, _Rows):
             with b.tasks(["r", "h"], repeat(*target.shape), unroll=True) as (r, h):
-                row = target.first + r * PRODUCT_M + (h * (PRODUCT_M // HALVES) + self.t.lane // 4)
+                row = lane_row(self.t.lane, target.first, r, h)
                 of_row = [source.of_row(r, h) for source in sources if isinstance(source, _Rows)]
                 b.store(yielded(*of_row, row.value, b.constant(0)), target.registers, [r, h])
             return
@@ -225,9 +226,8 @@ class _Lowering:
 
     def _region(self, buffer: SSAValue, indices: Sequence[SSAValue]) -> Region:
         """Checks of the ends that ranges decide are dropped by `loop-simplify-index`."""
-        assert isinstance(buffer.type, MemRefType)
         *outer, row, column = (Index(i, self.b) for i in indices)
-        *_, rows, columns = buffer.type.get_shape()
+        *_, rows, columns = type_of(buffer).get_shape()
         return Region(self.b, buffer, outer, (row, column), (rows, columns))
 
 
@@ -246,5 +246,4 @@ class _Rows:
 
 
 def _layout(buffer: SSAValue, indices: Sequence[SSAValue], *, along_k: bool = True) -> TileLayout:
-    assert isinstance(buffer.type, MemRefType)
-    return TileLayout(*extents_of(buffer, indices), byte_width(buffer.type.get_element_type()), along_k)
+    return TileLayout(*extents_of(buffer, indices), byte_width(type_of(buffer).get_element_type()), along_k)

@@ -332,10 +332,10 @@ _LOOKS = 8
 `benchmarks/strategies.py` the best states on sm_80 then take 66, 27 and 34 us (medians of three seeds), with them 39,
 9.8 and 18; on a CPU they take 2.3, 0.41 and 0.97 ms, and 2.4, 0.41 and 0.97."""
 _DESCENT = 0.5
-"""The part of the states of a round that is left for the descent behind its walks. Of eleven cases of
-`tests/papers/gensor/test_operators.py`, eight of them for AVX2, walks take 0.975 times as long as random draws in the
-geometric mean with 0.25 and steps to the best of all neighbours, 0.998, 0.970 and 0.955 with 0.25, 0.35 and 0.5 and
-steps to the best of four; without a descent they are no worse in 21 of all 26."""
+"""The part of the states of a round that is left for the descent behind its walks. Of the 26 cases of
+`tests/papers/gensor/test_operators.py`, walks are no worse than random draws in 25, in 24 with 0.25 and steps to the
+best of all neighbours, in 21 without a descent; in eleven of them they take 0.955 times as long in the geometric mean,
+0.970 with 0.35, and 0.975 with 0.25 and the best of all."""
 _TRIED = 4
 """Neighbours that are predicted at once: the best of them is taken if it is faster."""
 _STARTS = 50
