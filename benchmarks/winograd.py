@@ -44,8 +44,9 @@ from treadle.dialects.location import describe_nodes
 from treadle.dialects.registry import treadle_context
 from treadle.model import CompiledModel
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
-from treadle.passes.graph.layout.blocked_operators import BlockedChannels, estimated_work, has_tiles
-from treadle.passes.graph.layout.channels_last import Images
+from treadle.passes.graph.layout.blocked_channels import BlockedChannels
+from treadle.passes.graph.layout.blocked_tiles import estimated_work, has_tiles
+from treadle.passes.graph.layout.images import Images
 from treadle.passes.graph.rewriting import constant_op, shape_of
 from treadle.shapes.dim import normalized
 from treadle.target.host import host_target

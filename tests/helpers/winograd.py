@@ -16,8 +16,8 @@ from xdsl.passes import ModulePass
 from treadle.compiler.pipeline import STAGES, passes_of
 from treadle.dialects.registry import treadle_context
 from treadle.passes.graph.graph_block_channels import GraphBlockChannelsPass
-from treadle.passes.graph.layout.blocked_operators import BlockedChannels
-from treadle.passes.graph.layout.channels_last import Images
+from treadle.passes.graph.layout.blocked_channels import BlockedChannels
+from treadle.passes.graph.layout.images import Images
 from treadle.target import Target
 
 Array = NDArray[Any]

@@ -36,7 +36,8 @@ from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute
 from treadle.dialects.graph.dtypes import element_type, is_float_dtype, numpy_dtype
 from treadle.dialects.schedule import Choice, choice_text
 from treadle.errors import TreadleError
-from treadle.passes.graph.layout.channels_last import permuted_definition, to_last
+from treadle.passes.graph.layout.channels_last import last
+from treadle.passes.graph.layout.layout import definition_in
 from treadle.passes.graph.rewriting import shape_of
 from treadle.schedules.template import Anchor
 from treadle.schedules.templates import TEMPLATES
@@ -351,9 +352,8 @@ def test_a_definition_without_operands(name: str):
 
 
 def channels_last(pool: PoolOp) -> Anchor:
-    n, c, *pixels = shape_of(pool.x)
-    order = to_last(len(pool.shape))
-    return permuted_definition(pool, order, {pool.x: (tensor(n, *pixels, c), order)})
+    layout = last(len(pool.shape))
+    return definition_in(pool, layout, {pool.x: (tensor(*layout.shape(shape_of(pool.x))), layout)})
 
 
 @cache

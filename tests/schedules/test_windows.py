@@ -16,8 +16,9 @@ from treadle.dialects.graph import ComputeOp, ConvOp, Operator, PoolOp
 from treadle.dialects.graph.compute import only_reduce
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
-from treadle.passes.graph.layout.blocked_convolutions import Blocks, blocked_definition
-from treadle.passes.graph.layout.channels_last import permuted_definition, to_last
+from treadle.passes.graph.layout.blocked_channels import blocked
+from treadle.passes.graph.layout.channels_last import last as channels_last
+from treadle.passes.graph.layout.layout import Layout, definition_in
 from treadle.passes.graph.rewriting import shape_of
 from treadle.passes.graph.simplify_body import simplify_body
 from treadle.schedules.access_analysis import windows_of
@@ -40,16 +41,12 @@ WINDOWS: list[Operator] = [
 
 def last(operator: Operator) -> ComputeOp:
     """The definition with channels last."""
-    order = to_last(len(operator.shape))
-    order_of_weights = (2, 3, 1, 0)
-    weights = (
-        {operator.w: (tensor(*(shape_of(operator.w)[d] for d in order_of_weights)), order_of_weights)}
-        if isinstance(operator, ConvOp)
-        else {}
-    )
-    n, c, h, w = shape_of(operator.operands[0])
-    images = {operator.operands[0]: (tensor(n, h, w, c), order)}
-    compute = permuted_definition(operator, order, images | weights)
+    layout, x = channels_last(len(operator.shape)), operator.operands[0]
+    operands = {x: (tensor(*layout.shape(shape_of(x))), layout)}
+    if isinstance(operator, ConvOp):
+        weights = Layout((2, 3, 1, 0))
+        operands[operator.w] = (tensor(*weights.shape(shape_of(operator.w))), weights)
+    compute = definition_in(operator, layout, operands)
     simplify_body(compute)
     return compute
 
@@ -63,11 +60,11 @@ LAST = [
 
 def in_blocks(operator: Operator) -> ComputeOp:
     """The definition with channels in blocks of 16."""
-    images, filters = Blocks(1, 16), Blocks(0, 16)
+    images, filters = blocked(4, 16), blocked(4, 16, 0)
     operands = {operator.operands[0]: (tensor(*images.shape(shape_of(operator.operands[0]))), images)}
     if isinstance(operator, ConvOp):
         operands[operator.w] = (tensor(*filters.shape(shape_of(operator.w))), filters)
-    compute = blocked_definition(operator, images, operands)
+    compute = definition_in(operator, images, operands)
     simplify_body(compute)
     return compute
 

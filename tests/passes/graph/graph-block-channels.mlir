@@ -57,7 +57,8 @@ func.func @groups(%x: tensor<1x8x5x5xf32>, %w: tensor<16x4x3x3xf32>) -> tensor<1
 // CHECK-NEXT:   [[I:%.*]] = graph.compute "im2col" ([[G:%.*]], [[P:%.*]], [[T:%.*]]) {
 // CHECK:          graph.at [[X]]
 // CHECK:        } : tensor<2x9x36xf32>
-// CHECK-NEXT:   [[A:%.*]] = graph.reshape %w {shape = array<i64: 2, 8, 1, 4, 3, 3>}
+// CHECK-NEXT:   [[G:%.*]] = graph.reshape %w {shape = array<i64: 2, 8, 4, 3, 3>}
+// CHECK-NEXT:   [[A:%.*]] = graph.reshape [[G]] {shape = array<i64: 2, 8, 1, 4, 3, 3>}
 // CHECK-NEXT:   [[F:%.*]] = graph.transpose [[A]] {perm = array<i64: 0, 2, 4, 5, 3, 1>}
 // CHECK-NEXT:   [[W:%.*]] = graph.reshape [[F]] {shape = array<i64: 2, 36, 8>}
 // CHECK-NEXT:   [[M:%.*]] = graph.matmul [[I]], [[W]] : (tensor<2x9x36xf32>, tensor<2x36x8xf32>) -> tensor<2x9x8xf32>

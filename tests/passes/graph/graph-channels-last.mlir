@@ -16,7 +16,7 @@ func.func @windows(%x: tensor<2x4x8x8xf32>, %w: tensor<8x4x3x3xf32>, %b: tensor<
 // CHECK-NEXT:   [[W:%.*]] = graph.reshape [[T]] {shape = array<i64: 36, 8>}
 // CHECK-NEXT:   [[P:%.*]] = graph.matmul [[I]], [[W]]
 // CHECK-NEXT:   [[C:%.*]] = graph.reshape [[P]] {shape = array<i64: 2, 4, 4, 8>}
-// CHECK:        [[B:%.*]] = graph.reshape {{.*}} {shape = array<i64: 8>}
+// CHECK:        [[B:%.*]] = graph.transpose {{.*}} -> tensor<1x1x1x8xf32>
 // CHECK-NEXT:   [[A:%.*]] = graph.binary "add" [[C]], [[B]]
 // CHECK-NEXT:   [[M:%.*]] = graph.compute "pool_max" ([[N:%.*]], [[H:%.*]], [[V:%.*]], [[D:%.*]]) {
 // CHECK:          graph.at [[A]][{{.*}}, [[D]]]

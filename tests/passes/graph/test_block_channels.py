@@ -51,7 +51,10 @@ def conv(graph: Graph, x: SSAValue, out: int, kernel: int = 1, groups: int = 1) 
     return graph.add(ConvOp(x, weights, [1, 1], [kernel // 2] * 4, [1, 1], groups))
 
 
-TURNED = [*((name, 6) for name in ("unary", "bias", "scalar", "maximum", "resize")), ("padded average", 8)]
+TURNED = [
+    *((name, 6) for name in ("unary", "bias", "scalar", "maximum", "resize", "pad of four channels")),
+    ("padded average", 8),
+]
 
 
 @pytest.mark.parametrize(("name", "channels"), TURNED)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from treadle.dialects.graph import ComputeOp, Operator, TransposeOp
-from treadle.passes.graph.layout.channels_last import (
-    Form,
-    Images,
-    Layout,
-    channels_last,
-    folded_to_rows,
-    to_first,
-    to_last,
-)
-from treadle.passes.graph.rewriting import shape_of
+from treadle.passes.graph.layout.channels_last import ChannelsLast
+from treadle.passes.graph.layout.images import Images
 
 
 @dataclass(frozen=True)
@@ -39,7 +28,7 @@ class GraphChannelsLastPass(ModulePass):
     %1 = graph.compute "im2col" (%p, %k) { graph.at %0[...] where %inside else %zero } : tensor<3136x576xf16>
     %2 = graph.matmul %1, %filters : (tensor<3136x576xf16>, tensor<576x64xf16>) -> tensor<3136x64xf16>
     %3 = graph.reshape %2 {shape = array<i64: 1, 56, 56, 64>} : ...
-    %4 = graph.binary "add" %3, %bias_row : (tensor<1x56x56x64xf16>, tensor<64xf16>) -> tensor<1x56x56x64xf16>
+    %4 = graph.binary "add" %3, %bias_last : (tensor<1x56x56x64xf16>, tensor<1x1x1x64xf16>) -> ...
     %5 = graph.compute "pool_max" (%n, %h, %w, %c) { ... %4[%n, %i, %j, %c] ... } : tensor<1x28x28x64xf16>
     %y = graph.transpose %5 {perm = array<i64: 0, 3, 1, 2>} : ... -> tensor<1x64x28x28xf16>
     ```
@@ -55,23 +44,7 @@ class GraphChannelsLastPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
-                Images(function.body.block, _ChannelsLast()).run()
-
-
-class _ChannelsLast(Layout):
-    """Images `[N, spatial..., C]`."""
-
-    def enter(self, value: SSAValue) -> list[Operation]:
-        return [TransposeOp(value, to_last(len(shape_of(value))))]
-
-    def leave(self, form: SSAValue, shape: Sequence[int]) -> list[Operation]:
-        return [TransposeOp(form, to_first(len(shape)))]
-
-    def form_of(self, op: Operator | ComputeOp, form: Form, has_form: Callable[[SSAValue], bool]) -> list[Operation]:
-        return channels_last(op, form, has_form)
-
-    def value_of(self, op: Operator | ComputeOp, x: SSAValue) -> list[Operation]:
-        return folded_to_rows(op, x)
+                Images(function.body.block, ChannelsLast()).run()
 
 
 __all__ = ["GraphChannelsLastPass"]

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType, i32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -21,11 +21,11 @@ from xdsl.pattern_rewriter import (
 
 from treadle.dialects.graph import ConvOp, ConvTransposeOp, MatmulOp, PadOp, ReshapeOp, TransposeOp
 from treadle.dialects.graph.compute import ComputeOp
-from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of, int_list
+from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.graph.linear import padded_at
 from treadle.passes.graph.layout.channels_last import has_no_overlap, is_pointwise
-from treadle.passes.graph.rewriting import constant_op, replace, shape_of, tensor
+from treadle.passes.graph.layout.layout import Layout, windows
+from treadle.passes.graph.rewriting import constant_op, replace, shape_of
 
 WIDE_FROM = 196
 """Pixels from which a 1x1 convolution takes its input, as it is, as the right operand."""
@@ -142,18 +142,8 @@ class PixelShuffle(RewritePattern):
 
 def im2col(op: ConvOp) -> ComputeOp:
     """The input's windows as rows `[N, pixels, K]` (no N if it is 1), K = (channel, kernel...) row-major."""
-    n, _, *spatial = op.shape
-    window = shape_of(op.w)[1:]
-
-    def element(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
-        position = b.delinearize(index[-2], spatial)
-        channel, *offset = b.delinearize(index[-1], window)
-        where, conditions = op.input_indices(b, position, offset)
-        batch = index[0] if n > 1 else b.constant(0)
-        return padded_at(b, op.x, [batch, channel, *where], conditions)
-
-    type = TensorType(tensor(op.x).get_element_type(), [*_batch(n), prod(spatial), prod(window)])
-    return compute_of(type, element, "im2col")
+    plain = Layout(tuple(range(len(op.shape))))
+    return windows(op, op.x, plain, Layout(plain.order[:-1]), shape_of(op.w)[1], batch=True)
 
 
 def _is_dense(op: ConvOp) -> bool:
