@@ -52,7 +52,7 @@ def conv(graph: Graph, x: SSAValue, out: int, kernel: int = 1, groups: int = 1) 
 
 
 TURNED = [
-    *((name, 6) for name in ("unary", "bias", "scalar", "maximum", "resize", "pad of four channels")),
+    *((name, 6) for name in ("unary", "bias", "scalar", "maximum", "resize", "pad of a block")),
     ("padded average", 8),
 ]
 

@@ -175,10 +175,8 @@ BETWEEN: dict[str, Callable[[Graph, SSAValue], SSAValue]] = {
     "concat of rows": lambda g, x: g.add(ConcatOp([x, g[1]], 2)),
     "slice": lambda g, x: g.add(SliceOp(x, [0, 1, 4, 0], [2, 4, 2, 7], [1, 1, -2, 1])),
     "pad": lambda g, x: g.add(PadOp("constant", x, g.constant(np.float32(3)), [0, 1, 0, 2, 0, 0, 1, 0])),
-    "pad of four channels": lambda g, x: g.add(
-        PadOp("constant", x, g.constant(np.float32(3)), [0, 4, 1, 0, 0, 2, 0, 0])
-    ),
-    "slice from four channels": lambda g, x: g.add(SliceOp(x, [0, 4, 0, 0], [2, 2, 5, 7], [1] * 4)),
+    "pad of a block": lambda g, x: g.add(PadOp("constant", x, g.constant(np.float32(3)), [0, 4, 1, 0, 0, 2, 0, 0])),
+    "slice from a block on": lambda g, x: g.add(SliceOp(x, [0, 4, 0, 0], [2, 2, 5, 7], [1] * 4)),
     "mirrored": lambda g, x: g.add(PadOp("reflect", x, g.constant(np.float32(0)), [0, 0, 1, 2, 0, 0, 0, 1])),
     "resize": lambda g, x: g.add(ResizeOp(x, [2, 6, 10, 9])),
     "broadcast": lambda g, x: g.add(BroadcastOp(g.add(ReductionOp("max", x, [1], True)), [2, 3, 5, 7])),
