@@ -68,7 +68,8 @@ class Case:
         graph = make_graph(
             list(self.nodes), "g", inputs, [ValueInfoProto(name=name) for name in self.outputs], constants
         )
-        return make_model(graph, opset_imports=[make_opsetid("", self.opset)], ir_version=8)
+        domains = [make_opsetid("", self.opset), make_opsetid("com.microsoft", 1)]
+        return make_model(graph, opset_imports=domains, ir_version=8)
 
     @property
     def every_call(self) -> list[Call]:

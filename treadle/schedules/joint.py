@@ -35,7 +35,8 @@ class Point:
 def points_of(
     symbols: Sequence[Dim], extents: Sequence[str], weights: Weights | None = None, most: int = POINTS
 ) -> list[Point]:
-    """At most so many points of a range, its smallest and its largest among them, in ascending order of values.
+    """At most so many points of a range, its smallest and its largest among them, in ascending order of values. Those
+    of a range from 0 begin with the next one: an empty tensor takes no work.
 
     weights: the values of these symbols are the most frequent ones, with the ends of the range; other symbols, and all
         of them without weights, are spread: half of the values by their logarithms, half evenly. TreadleError for
@@ -77,8 +78,8 @@ def checked(weights: Weights, symbols: Sequence[Dim]) -> Weights:
 
 
 def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:
-    low, high, half = dim.least, dim.greatest, most // 2
-    wanted = [low * (high / low) ** (n / half) for n in range(half)]
+    low, high, half = _first(dim), dim.greatest, most // 2
+    wanted = [low * (high / max(low, 1)) ** (n / half) for n in range(half)]
     wanted += [low + (high - low) * n / (most - half) for n in range(1, most - half + 1)]
     values = sorted({low, high, *(_multiple(dim, value) for value in wanted)})
     return [(value, 1 / len(values)) for value in values]
@@ -87,15 +88,19 @@ def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:
 def _weighted(dim: Dim, histogram: Mapping[int, float], most: int) -> list[tuple[int, float]]:
     """The heaviest values and the ends; the weight of others goes to the nearest larger one of these."""
     heaviest = sorted(histogram, key=lambda value: (-histogram[value], value))[: max(0, most - 2)]
-    values = sorted({dim.least, dim.greatest, *heaviest})
+    values = sorted({_first(dim), dim.greatest, *heaviest})
     total, parts = sum(histogram.values()), dict.fromkeys(values, 0.0)
     for value, weight in histogram.items():
         parts[next(each for each in values if each >= value)] += weight / total
     return list(parts.items())
 
 
+def _first(dim: Dim) -> int:
+    return min(max(dim.least, dim.multiple), dim.greatest)
+
+
 def _multiple(dim: Dim, value: float) -> int:
-    return min(max(round(value / dim.multiple) * dim.multiple, dim.least), dim.greatest)
+    return min(max(round(value / dim.multiple) * dim.multiple, _first(dim)), dim.greatest)
 
 
 # The choice of a few kernels that serve many shapes.

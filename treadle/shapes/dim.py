@@ -19,7 +19,7 @@ class Dim:
     ```python
     treadle.compile("m.onnx", shapes={"x": (treadle.Dim("n", 1, 64), 3, 48, treadle.Dim("w", 32, 2048, multiple=32))})
     ```
-    TreadleError for a name that is no identifier, and for a range without a multiple from 1 on in it.
+    TreadleError for a name that is no identifier, and for a range without a multiple in it.
     """
 
     name: str
@@ -31,9 +31,9 @@ class Dim:
         where = f"dimension '{self.name}'"
         if not self.name.isidentifier() or not self.name.isascii():
             raise TreadleError(f"{self.name!r} is no name of a dimension", "shapes", "letters, digits and '_'")
-        if self.lower < 1 or self.multiple < 1 or self.upper > _LARGEST:
+        if self.lower < 0 or self.multiple < 1 or self.upper > _LARGEST:
             message = f"extents {self.lower} to {self.upper}, multiples of {self.multiple}"
-            raise TreadleError(message, where, f"numbers from 1 to {_LARGEST}")
+            raise TreadleError(message, where, f"numbers from 0 to {_LARGEST}, multiples from 1 on")
         if self.least > self.greatest:
             message = f"no multiple of {self.multiple} is in {self.lower} to {self.upper}"
             raise TreadleError(message, where, "a range that is not empty")

@@ -275,10 +275,6 @@ NEEDED = "which changes from call to call, where a number is needed"
             "node 'y' (Concat, opset 17): tensor<3x20x2xf32> and tensor<3x20x2xi64> are not concatenated",
         ),
         (
-            _case(make_node("Slice", ["x", "c5", "c0", "c1", "minus1"], ["y"])),
-            "node 'y' (Slice, opset 17): whether l - 1 < 5 depends on the extents of a call",
-        ),
-        (
             _case(make_node("Shape", ["x"], ["s"]), make_node("Resize", ["row", "", "", "s"], ["y"], **NEAREST),
                   inputs=IMAGE, row=weights(1, 2, 4, 3)),
             "node 'y' (Resize, opset 17): extent 4 is resized to l <= 20, which is no whole multiple",

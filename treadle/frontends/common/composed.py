@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 import numpy as np
+from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import SoftmaxOp
+from treadle.dialects.graph import AttentionOp, SoftmaxOp
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.dialects.scalar import is_unsigned
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import range_of
+from treadle.frontends.common.extent import Extent, is_symbolic, range_of
 from treadle.frontends.common.result_extents import symbols_in
 
 # Activation functions of several operators.
@@ -34,6 +35,39 @@ def softmax_along(g: GraphBuilder, x: Tensor, dim: int, log: bool) -> Tensor:
     shifted = g.sub(wide, g.reduce("max", wide, [dim], keep=True))
     total = g.reduce("add", g.unary("exp", shifted), [dim], keep=True)
     return g.cast(g.sub(shifted, g.unary("log", total)), x.element)
+
+
+def attention(
+    g: GraphBuilder,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+    guard: bool = False,
+) -> Tensor:
+    """`graph.attention`, of extents of a call: keys end at theirs, and a causal row sees what is not after it where the
+    last row sees the last key.
+
+    mask: is added to the scores, in floats
+    """
+    rows, keys = q.shape[-2], k.shape[-2]
+    if causal and rows != keys and is_symbolic((rows, keys)):
+        last_seen = g.add(g.iota(rows), g.numbers(keys - rows))
+        seen = g.binary("le", g.iota(keys), g.reshape(last_seen, (rows, 1)))
+        hidden = g.where(seen, g.scalar(0.0, q), g.scalar(-inf, q))
+        mask, causal = hidden if mask is None else g.add(mask, hidden), False
+    ends = [g.numbers(keys)] if isinstance(keys, Extent) else []
+    given = [q, k, v, *([] if mask is None else [mask]), *ends]
+
+    def build(s: Sequence[SSAValue]) -> AttentionOp:
+        added = s[3] if mask is not None else None
+        length = s[-1] if ends else None
+        return AttentionOp(s[0], s[1], s[2], added, length, scale=scale, causal=causal, guard=guard)
+
+    return g.emit(build, *given)
 
 
 # Normalisation by statistics of the tensor itself.

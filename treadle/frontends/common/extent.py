@@ -192,16 +192,25 @@ def range_of(number: Symbolic) -> tuple[int, int] | None:
 
 
 def minimum(a: Symbolic, b: Symbolic) -> Symbolic:
-    """The number that is the smaller one in every call, or as small; Misfit where that depends on the call."""
+    """The smaller of two numbers. Where that depends on the call, it is `a - (a - b) * step`, whose step is 1 from the
+    extents on for which `a` is the larger one: a quotient of sums, and as such an extent like others. Misfit where
+    ranges are too large to tell how large that is."""
     known = range_of(a - b)
-    if known is not None and known[0] >= 0:
+    if known is None or known[1] <= 0:
+        return a if known is not None else min(a, b)
+    if known[0] >= 0:
         return b
-    return min(a, b) if known is None or known[1] > 0 else a
+    beyond = max(-known[0], known[1]) + 1
+    found = a - (a - b) * ((a - b + beyond) // beyond)
+    return found if bound_of(found) <= min(bound_of(a), bound_of(b)) else min(a, b)
 
 
 def maximum(a: Symbolic, b: Symbolic) -> Symbolic:
-    """The number that is the larger one in every call, or as large; Misfit where that depends on the call."""
-    return b if minimum(a, b) is a else a
+    """The larger of two numbers."""
+    known = range_of(a - b)
+    if known is None:
+        return max(a, b)
+    return b if known[1] <= 0 else a if known[0] >= 0 else a + b - minimum(a, b)
 
 
 def is_symbolic(shape: Sequence[Symbolic]) -> bool:

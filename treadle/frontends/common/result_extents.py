@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
     ArgReductionOp,
+    AttentionOp,
     BatchNormOp,
     BinaryOp,
     BitcastOp,
@@ -377,11 +378,15 @@ def _broadcast(op: Operator, operands: Sequence[Extents], shape: Extents) -> Ext
 
 @_rule(BroadcastOp)
 def _spread(op: BroadcastOp, operands: Sequence[Extents], shape: Extents) -> Extents:
-    source = (1,) * (len(shape) - len(operands[0])) + tuple(operands[0])
-    for s, t in zip(source, shape, strict=True):
+    _spread_to(operands[0], shape)
+    return tuple(shape)
+
+
+def _spread_to(source: Extents, shape: Extents) -> None:
+    """Misfit for extents that do not broadcast to a shape in every call."""
+    for s, t in zip((1,) * (len(shape) - len(source)) + tuple(source), shape, strict=True):
         if not _is_same(s, t) and (isinstance(s, Extent) or s != 1):
             raise Misfit(f"extent {s} does not broadcast to {t} in every call", _EQUAL)
-    return tuple(shape)
 
 
 @_rule(ReshapeOp)
@@ -453,6 +458,23 @@ def _matmul(op: MatmulOp, operands: Sequence[Extents], shape: Extents) -> Extent
         raise Misfit(f"a product over {a[-1]} and {b[-2]}, which are not equal in every call", _EQUAL)
     batch = _broadcast(op, [a[:-2], b[:-2]], shape[:-2])
     return (*batch, a[-2], b[-1])
+
+
+@_rule(AttentionOp)
+def _attention(op: AttentionOp, operands: Sequence[Extents], shape: Extents) -> Extents:
+    """Keys end at the `length` where their extent is symbolic."""
+    q, k, v = operands[:3]
+    rows, keys = q[-2], k[-2]
+    _check_whole(k, [len(k) - 2], "attention to keys of")
+    if not _is_same(keys, v[-2]) or not all(map(_is_same, (*q[:-3], q[-1], *k[:-2]), (*k[:-3], k[-1], *v[:-2]))):
+        raise Misfit(f"attention of {q} to {k} and {v}, which do not fit in every call", _EQUAL)
+    if (isinstance(keys, Extent) and op.length is None) or is_symbolic((*q[-3:-2], *k[-3:-2], q[-1], v[-1])):
+        raise Misfit("attention of symbolic heads, or to symbolic keys without a length", "keys with a length")
+    if op.causal.value.data and not _is_same(rows, keys):
+        raise Misfit(f"causal attention of {rows} rows to {keys} keys", "as many rows as keys, or a mask")
+    if op.mask is not None:
+        _spread_to(operands[3], (*q[:-1], keys))
+    return (*q[:-1], v[-1])
 
 
 @_rule(ReductionOp)

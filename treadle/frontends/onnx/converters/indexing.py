@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import i1, i64
 
 from treadle.frontends.common import indexing as common
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Symbolic, bound_of, bounds_of, is_symbolic
+from treadle.frontends.common.extent import Symbolic, bound_of, bounds_of, is_symbolic, maximum, minimum
 from treadle.frontends.common.indexing import (
     counted_from_front,
     cumulative,
@@ -258,14 +258,13 @@ def _sliced(
 
 
 def _symbolic_range(extent: Symbolic, start: Symbolic, end: Symbolic, step: int) -> tuple[Symbolic, Symbolic]:
-    """Start and size of a slice of a symbolic dimension, or with symbolic bounds; VerifyException where it depends on
-    the call whether a bound lies inside."""
+    """Start and size of a slice of a symbolic dimension, or with symbolic bounds."""
     start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
     if step < 0:
-        start, end = min(max(start, 0), extent - 1), min(max(end, -1), extent - 1)
+        start, end = minimum(maximum(start, 0), extent - 1), minimum(maximum(end, -1), extent - 1)
     else:
-        start, end = (min(max(bound, 0), extent) for bound in (start, end))
-    return start, max(-((start - end) // step if step > 0 else (end - start) // -step), 0)
+        start, end = (minimum(maximum(bound, 0), extent) for bound in (start, end))
+    return start, maximum(-((start - end) // step if step > 0 else (end - start) // -step), 0)
 
 
 def slice_range(extent: int, start: int, end: int, step: int) -> range:

@@ -8,9 +8,10 @@ from math import inf, sqrt
 import numpy as np
 from xdsl.dialects.builtin import f32, f64
 
-from treadle.dialects.graph import AttentionOp, BatchNormOp, ConvOp, ConvTransposeOp, LayerNormOp
+from treadle.dialects.graph import BatchNormOp, ConvOp, ConvTransposeOp, LayerNormOp
 from treadle.dialects.graph.dtypes import epsilon
 from treadle.dialects.graph.elementwise import broadcast_shapes
+from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import group_norm, instance_norm, matmul, plus_bias, rms_norm, softmax_along
 from treadle.frontends.torch.call import Call, converts
@@ -35,9 +36,7 @@ def attention(c: Call, g: GraphBuilder) -> Tensor:
         mask, causal = g.constant(np.where(below, 0.0, -inf).astype(q.dtype)), False
     scale = c.value("scale")
     scale = 1 / sqrt(q.shape[-1]) if scale is None else float(scale)
-    operands = [q, k, v] if mask is None else [q, k, v, mask]
-    guard = mask is not None
-    return g.emit(lambda s: AttentionOp(*s, scale=scale, causal=causal, guard=guard), *operands)
+    return composed.attention(g, q, k, v, mask, scale=scale, causal=causal, guard=mask is not None)
 
 
 def _mask(c: Call, g: GraphBuilder, q: Tensor, k: Tensor) -> Tensor | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, sqrt
 
-import numpy as np
-
-from treadle.dialects.graph import AttentionOp
+from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import matmul
+from treadle.frontends.common.extent import bound_of
+from treadle.frontends.common.window import concatenated
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
 from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
@@ -69,7 +69,7 @@ def _unpacked(g: GraphBuilder, x: Tensor) -> list[Tensor | None]:
 def past_and_new(node: Node, g: GraphBuilder, index: int, new: Tensor) -> Tensor:
     """Keys or values of the past, an input, before the new ones."""
     past = node.optional(index)
-    return new if past is None else g.concat([past, new], 2)
+    return new if past is None else concatenated(g, [past, new], 2)
 
 
 def rotated(
@@ -144,7 +144,7 @@ def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence
     q, k, v = (split_heads(g, part, heads) for part in parts)
     mask, past, bias = (node.optional(n) for n in inputs)
     if past is not None:
-        k, v = (g.concat([g.entry(past, 0, n), new], 2) for n, new in enumerate((k, v)))
+        k, v = (concatenated(g, [g.entry(past, 0, n), new], 2) for n, new in enumerate((k, v)))
     y = joined(g, _attention(node, g, (q, k, v), mask, bias))
     return [y, g.stack([k, v], 0)] if any(node.used[1:]) else [y]
 
@@ -160,14 +160,13 @@ def _attention(
         added = bias if added is None else g.add(added, bias)
     scale = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1])
     causal = node.flag("unidirectional")
-    operands = [q, k, v] if added is None else [q, k, v, added]
-    return g.emit(lambda s: AttentionOp(*s, scale=scale, causal=causal), *operands)
+    return composed.attention(g, q, k, v, added, scale=scale, causal=causal)
 
 
 def _mask(node: Node, g: GraphBuilder, mask: Tensor, q: Tensor, k: Tensor, hidden: float) -> Tensor:
     """What is added to the scores: the filter's value where the mask is 0, or beyond the ends that it names."""
     batch, rows, columns = q.shape[0], q.shape[2], k.shape[2]
-    places = g.constant(np.arange(columns, dtype=mask.dtype))
+    places = g.cast(g.iota(columns), mask.element)
     if mask.shape == (batch, columns) and mask.rank == 2:
         seen = g.reshape(g.binary("gt", mask, 0), (batch, 1, 1, columns))
     elif mask.shape == (batch, rows, columns):
@@ -206,7 +205,7 @@ def _positions(node: Node, g: GraphBuilder, positions: Tensor, x: Tensor) -> Ten
     """`[batch, sequence]`, or `[1, sequence]` of one first position."""
     batch, length = x.shape[0], x.shape[2]
     if positions.shape == (1,):
-        steps = g.constant(np.arange(length, dtype=positions.dtype).reshape(1, length))
+        steps = g.reshape(g.cast(g.iota(length), positions.element), (1, length))
         return g.add(g.reshape(positions, (1, 1)), steps)
     if positions.shape != (batch, length):
         raise node.error(f"positions of shape {positions.shape}", f"(1,) or ({batch}, {length})")
@@ -235,13 +234,12 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     if node.flag("do_rotary"):
         caches = (node.input(7), node.input(8))
         given = node.optional(9)
-        positions = given or g.constant(np.arange(q.shape[2]).reshape(1, -1))
+        positions = given or g.reshape(g.iota(q.shape[2]), (1, q.shape[2]))
         interleaved = node.flag("rotary_interleaved")
         q, k = (rotated(node, g, x, positions, caches, interleaved) for x in (q, k))
     node.ignore("rotary_interleaved")
     scale, window = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]), node.int("local_window_size", -1)
-    operands = [q, k, v, *_window(g, q, window)]
-    y = g.emit(lambda s: AttentionOp(*s, scale=scale, causal=True), *operands)
+    y = composed.attention(g, q, k, v, _window(g, q, window), scale=scale, causal=True)
     return [joined(g, y), k, v]
 
 
@@ -266,13 +264,14 @@ def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tenso
     return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
 
 
-def _window(g: GraphBuilder, q: Tensor, window: int) -> list[Tensor]:
-    """A mask that hides what is further back than the window; none where it has no end."""
-    rows = int(q.shape[2])
-    if window < 0 or window >= rows:
-        return []
-    near = np.tri(rows, rows, dtype=np.bool_) & ~np.tri(rows, rows, -window, dtype=np.bool_)
-    return [g.constant(np.where(near, 0.0, -inf).astype(q.dtype))]
+def _window(g: GraphBuilder, q: Tensor, window: int) -> Tensor | None:
+    """A mask that hides what is further back than the window; None where it has no end."""
+    rows = q.shape[2]
+    if window < 0 or window >= bound_of(rows):
+        return None
+    row, column = g.reshape(g.iota(rows), (rows, 1)), g.iota(rows)
+    near = g.binary("gt", column, g.sub(row, window))
+    return g.where(near, g.scalar(0.0, q), g.scalar(-inf, q))
 
 
 def _heads(node: Node, name: str) -> int:
