@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
 from textwrap import wrap
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 from treadle.compiler.pipeline import PASSES, STAGES, Stage, Step
 from treadle.dialects.registry import UPSTREAM, dialect_factories
 from treadle.passes.instruments import LEGAL
 from treadle.target import KINDS, TargetKind
+from treadle.tools import charts
 
 BOTH = frozenset(KINDS)
 _CPU, _CUDA = (frozenset[TargetKind]((kind,)) for kind in KINDS)
@@ -113,7 +114,7 @@ class _Drawing:
     """Draws from top to bottom; `_y` is where the next part begins."""
 
     def __init__(self) -> None:
-        self._root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
+        self._root = charts.picture("The stages of the compiler, their passes, and the dialects between them", _style())
         self._columns = _columns()
         self._first_column = _MARGIN + _LEFT + 36
         self._right = self._first_column + len(self._columns) * _COLUMN + _MARGIN
@@ -123,12 +124,7 @@ class _Drawing:
 
     def draw(self) -> str:
         """The whole picture."""
-        root = self._root
-        SubElement(root, "title").text = "The stages of the compiler, their passes, and the dialects between them"
-        SubElement(root, "style").text = _style()
-        self._add_arrowhead()
-        SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%", "rx": "10"})
-        bars = SubElement(root, "g")
+        bars = SubElement(self._root, "g")
         self._legend()
         self._y = _HEADER
         self._pill(_MARGIN, 118, "ONNX model")
@@ -138,11 +134,7 @@ class _Drawing:
             self._stage(stage)
         self._ends()
         self._bars(bars)
-        root.set("width", str(self._right))
-        root.set("height", f"{self._y + _MARGIN:g}")
-        root.set("viewBox", f"0 0 {self._right} {self._y + _MARGIN:g}")
-        indent(root)
-        return tostring(root, encoding="unicode") + "\n"
+        return charts.picture_text(self._root, self._right, self._y + _MARGIN)
 
     def _legend(self) -> None:
         self._text(_MARGIN, 40, "Stages, passes and dialects", "title")
@@ -158,9 +150,7 @@ class _Drawing:
         lines = list(_filled(chips, _LEFT - _ARROW))
         top, bottom = self._y, self._y + 16 + len(lines) * (_CHIP + _GAP)
         x = _MARGIN + _ARROW // 2
-        SubElement(
-            self._root, "path", {"class": "arrow", "d": f"M{x} {top + 3:g}V{bottom - 5:g}", "marker-end": "url(#head)"}
-        )
+        self._line(x, top + 3, bottom - 3)
         for number, line in enumerate(lines):
             left = float(_MARGIN + _ARROW)
             for chip in line:
@@ -184,8 +174,7 @@ class _Drawing:
             action, result = _ENDS[kind]
             x, self._y = _MARGIN + number * (width + 16), start
             middle = x + _ARROW // 2
-            path = f"M{middle:g} {start + 3:g}V{start + 40:g}"
-            SubElement(self._root, "path", {"class": "arrow", "d": path, "marker-end": "url(#head)"})
+            self._line(middle, start + 3, start + 42)
             self._chip(Chip(action, frozenset((kind,))), x + _ARROW, start + 11)
             self._y = start + 45
             self._pill(x, width, result)
@@ -195,8 +184,8 @@ class _Drawing:
         """The columns of the dialects, behind which each stage's row continues."""
         left, right = self._first_column - 20, self._right - _MARGIN + 4
         for top in self._rows.values():
-            y = f"{top + _BOX / 2:g}"
-            SubElement(group, "path", {"class": "grid", "d": f"M{_MARGIN + _LEFT + 4} {y}H{right}"})
+            y = top + _BOX / 2
+            charts.line(group, "grid", [(_MARGIN + _LEFT + 4, y), (right, y)])
         own = len(dialect_factories())
         top = min(self._rows.values())
         self._text(left + 20, top - 92, "Treadle's dialects", "head")
@@ -217,34 +206,27 @@ class _Drawing:
                 continue
             top, bottom = self._rows[stages[0]] + 3, self._rows[stages[-1]] + _BOX - 3
             name = kind if kinds == BOTH else next(iter(kinds))
-            piece = {"class": f"bar {name}", "x": f"{x:g}", "y": f"{top:g}", "rx": "5"}
-            bar = SubElement(group, "rect", piece | {"width": str(_BAR), "height": f"{bottom - top:g}"})
+            bar = charts.box(group, f"bar {name}", x, top, _BAR, bottom - top)
             only = "" if kinds == BOTH else f", {name} only"
             SubElement(bar, "title").text = f"{dialect}: after {', '.join(stages)}{only}"
 
     def _chip(self, chip: Chip, x: float, y: float) -> None:
         kind = "every" if chip.kinds == BOTH else next(iter(chip.kinds))
-        shape = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{chip.width:g}", "height": str(_CHIP), "rx": "6"}
-        SubElement(self._root, "rect", {"class": f"chip {kind}-chip"} | shape)
+        charts.box(self._root, f"chip {kind}-chip", x, y, chip.width, _CHIP)
         self._text(x + 8, y + 15, chip.name, f"pass {kind}-pass")
 
     def _pill(self, x: float, width: float, text: str) -> None:
-        self._box(x, width, 30, 15)
+        self._box(x, width, 30, "box pill")
         self._text(x + width / 2, self._y + 20, text, "purpose middle")
 
-    def _box(self, x: float, width: float, height: float, radius: int = 8) -> None:
-        shape = {"x": f"{x:g}", "y": f"{self._y:g}", "width": f"{width:g}", "height": f"{height:g}", "rx": str(radius)}
-        SubElement(self._root, "rect", {"class": "box"} | shape)
+    def _box(self, x: float, width: float, height: float, kind: str = "box") -> None:
+        charts.box(self._root, kind, x, self._y, width, height)
+
+    def _line(self, x: float, top: float, bottom: float) -> None:
+        charts.line(self._root, "arrow", [(x, top), (x, bottom)]).set("marker-end", "url(#arrow)")
 
     def _text(self, x: float, y: float, text: str, kind: str) -> Element:
-        element = SubElement(self._root, "text", {"class": kind, "x": f"{x:g}", "y": f"{y:g}"})
-        element.text = text
-        return element
-
-    def _add_arrowhead(self) -> None:
-        size = {"viewBox": "0 0 8 8", "refX": "5", "refY": "4", "markerWidth": "7", "markerHeight": "7"}
-        marker = SubElement(SubElement(self._root, "defs"), "marker", {"id": "head", "orient": "auto", **size})
-        SubElement(marker, "path", {"class": "arrowhead", "d": "M0 0L8 4L0 8z"})
+        return charts.label(self._root, x, y, text, kind)
 
 
 def _filled(chips: Sequence[Chip], room: float) -> Iterator[list[Chip]]:
@@ -277,6 +259,7 @@ _SHAPES = (
     ".name,.pass,.dialect{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
     ".name{font-size:14.5px;font-weight:700}.pass{font-size:11px}.dialect{font-size:12px;font-weight:600}"
     ".middle{text-anchor:middle}.box,.chip{stroke-width:1}.arrow{fill:none;stroke-width:1.6}.grid{stroke-width:1}"
+    ".page{rx:10px}.box{rx:8px}.pill{rx:15px}.chip{rx:6px}.bar{rx:5px}"
 )
 
 
@@ -287,7 +270,7 @@ def _colours(c: Mapping[str, str]) -> str:
         for kind in KINDS
     )
     return (
-        f".paper{{fill:{c['paper']}}}text{{fill:{c['text']}}}.note,.other{{fill:{c['muted']}}}"
+        f".page{{fill:{c['paper']}}}text{{fill:{c['text']}}}.note,.other{{fill:{c['muted']}}}"
         f".box,.every-chip{{fill:{c['box']};stroke:{c['edge']}}}.grid{{stroke:{c['grid']}}}"
         f".arrow{{stroke:{c['line']}}}.arrowhead{{fill:{c['line']}}}"
         f".bar.own{{fill:{c['own']}}}.bar.upstream{{fill:{c['upstream']}}}{targets}"

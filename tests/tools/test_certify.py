@@ -114,7 +114,7 @@ def test_the_page(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     picture = fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
     classes = [element.get("class") for element in picture.iter()]
     assert classes.count("kernel") == 2 * 2  # with the legend's
-    assert (classes.count("ideal"), classes.count("border"), classes.count("taken")) == (1 + 1, 1 + 1, 2 + 1)
+    assert (classes.count("ideal"), classes.count("border"), classes.count("chosen")) == (1 + 1, 1 + 1, 2 + 1)
     assert "without a dispatch" not in text
     titles = [element.text for element in picture.iter("title")]
     assert "n = 16: product_2, 100.0% lost" in titles

@@ -28,14 +28,8 @@ from treadle.schedules.search.rejections import Rejection as Rejected
 from treadle.schedules.search.trials import Trial
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions
-from treadle.tools.report_page import (
-    LogScale,
-    Point,
-    best_after_each_trial,
-    predicted_against_measured,
-    report_page,
-    scale_of,
-)
+from treadle.tools.charts import Scale, scale_of
+from treadle.tools.report_page import Point, best_after_each_trial, predicted_against_measured, report_page
 from treadle.tools.report_source import (
     Attempt,
     GroupReport,
@@ -187,7 +181,7 @@ def test_scales_have_round_ticks_inside(low: float, high: float) -> None:
     assert all(0 <= scale(tick) <= 100 for tick in ticks)
     assert all(len(f"{tick:.6g}".strip("0.")) <= 5 for tick in ticks)
     assert 0 < scale(low) <= scale(high) < 100
-    assert LogScale(1.0, 100.0, 0.0, 10.0)(10.0) == pytest.approx(5.0)
+    assert Scale(1.0, 100.0, 0.0, 10.0)(10.0) == pytest.approx(5.0)
 
 
 def test_rank_correlation_is_spearmans() -> None:

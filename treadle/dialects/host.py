@@ -23,15 +23,13 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, MemoryReadEffect, MemoryWriteEffect, NoTerminator, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.dispatch_tree import DISPATCH, PredictedAttr, TreeAttr
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.location import NamesNodes
-from treadle.dialects.syntax import Body
+from treadle.dialects.syntax import MEMREF, Body, Literal, Word
 
 
 def _is_extent(type: MemRefType) -> bool:
@@ -56,10 +54,12 @@ class BufferOp(IRDLOperation):
 
     name = "host.buffer"
     kind = prop_def(StringAttr)
-    position = opt_prop_def(IntegerAttr)
+    position = opt_prop_def(IntegerAttr.constr(i64))
     value = opt_prop_def(BlobAttr | InlineAttr)
-    buffer = result_def(MemRefType)
+    buffer = result_def(MEMREF)
     traits = traits_def()
+    custom_directives = (Literal, Word)
+    assembly_format = "custom<Word>($kind) custom<Literal>($position) ($value^)? attr-dict `:` type($buffer)"
 
     def __init__(
         self,
@@ -82,31 +82,6 @@ class BufferOp(IRDLOperation):
             raise VerifyException(f"unknown kind {kind!r}: expected input, output, arena, constant or zeroed")
         if (self.value is None) == (kind == "constant") or (self.position is None) != (kind == "constant"):
             raise VerifyException(f"{kind} buffer: a constant has a value, the others a number")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(f" {self.kind.data} ")
-        if self.value is not None:
-            printer.print_attribute(self.value)
-        elif self.position is not None:
-            printer.print_string(str(self.position.value.data))
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> BufferOp:
-        kind = parser.parse_identifier()
-        position = value = None
-        if kind == "constant":
-            value = parser.parse_attribute()
-            if not isinstance(value, BlobAttr | InlineAttr):
-                parser.raise_error(f"expected #graph.blob or #graph.inline, got {value}")
-        else:
-            position = parser.parse_integer(allow_negative=False)
-        parser.parse_punctuation(":")
-        type = parser.parse_type()
-        if not isinstance(type, MemRefType):
-            parser.raise_error(f"expected a memref, got {type}")
-        return cls(kind, type, position, value)
 
 
 @irdl_op_definition

@@ -1,10 +1,9 @@
-"""What the texts of several dialects' operations have in common: directives of their `assembly_format`, and parts that
-operations with arguments of regions parse and print by hand."""
+"""What the texts of several dialects' operations have in common: directives of their `assembly_format`."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Region, SSAValue
 from xdsl.irdl import AtLeast, AttrConstraint, IRDLOperation, VerificationContext
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -37,6 +36,7 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, SingleBlockImplicitTerminator
 from xdsl.utils.exceptions import VerifyException
 
 A = TypeVar("A", bound=Attribute)
@@ -106,19 +106,111 @@ class Clause(CustomDirective):
 
 
 @irdl_custom_directive
-class Body(CustomDirective):
-    """A region of one block, of which nothing may be written."""
+class Literal(CustomDirective):
+    """A string or a number from 0 on, or neither; what follows, `(` or `:`, would begin a type or continue a number."""
 
-    region: RegionVariable
+    value: AttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        region = parser.parse_region()
-        if not region.blocks:
-            region.add_block(Block())
-        self.region.set(state, region)
+        text = parser.parse_optional_str_literal()
+        number = None if text is not None else parser.parse_optional_integer(allow_boolean=False, allow_negative=False)
+        if text is not None:
+            self.value.set(state, StringAttr(text))
+        elif number is not None:
+            self.value.set(state, IntegerAttr(number, i64))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        self.region.print(printer, state, op)
+        self.value.print(printer, state, op)
+
+
+class _Header(list[Region]):
+    """In the place of a region that is not parsed yet: its arguments, which are written before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments = list[Parser.Argument]()
+
+
+def declare(state: ParsingState, body: RegionVariable, arguments: Iterable[Parser.Argument]) -> None:
+    """Adds arguments to the region that `Body` is going to parse."""
+    header = state.regions[body.index]
+    if not isinstance(header, _Header):
+        header = state.regions[body.index] = _Header()
+    header.arguments.extend(arguments)
+
+
+@irdl_custom_directive
+class Indices(CustomDirective):
+    """The arguments of a body, which are indices: `(%i, %j)`."""
+
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        indices = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_index(parser))
+        declare(state, self.body, indices)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        with printer.in_parens():
+            printer.print_list(self.body.get(op).block.args, printer.print_ssa_value)
+
+
+@irdl_custom_directive
+class Parameters(CustomDirective):
+    """Arguments of a body, with their types, and the field of the operation that has them: `(%a : memref<4xf32>)`."""
+
+    field: KeywordDirective
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        declare(state, self.body, parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        with printer.in_parens():
+            printer.print_list(getattr(op, self.field.keyword), printer.print_block_argument)
+
+
+@irdl_custom_directive
+class IndexRange(CustomDirective):
+    """An argument of a body, the field of the operation that has it, and how many numbers it takes: `%i in 8`."""
+
+    field: KeywordDirective
+    extent: AttributeVariable
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        argument, extent = parse_range(parser)
+        declare(state, self.body, [argument])
+        self.extent.set(state, IntegerAttr(extent, i64))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_ssa_value(getattr(op, self.field.keyword))
+        printer.print_string(" in")
+        self.extent.print(printer, state, op)
+
+
+@irdl_custom_directive
+class Body(CustomDirective):
+    """A region of one block, without arguments, which are written before, and without a terminator that is implied."""
+
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        header = state.regions[self.body.index]
+        region = parser.parse_region(header.arguments if isinstance(header, _Header) else ())
+        self.body.set(state, region)
+        implied = state.op_type.get_trait(SingleBlockImplicitTerminator)
+        if implied is None:
+            return
+        last = region.block.last_op
+        if last is None or not last.has_trait(IsTerminator, value_if_unregistered=False):
+            region.block.add_op(implied.op_type.create())
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        is_implied = op.has_trait(SingleBlockImplicitTerminator)
+        printer.print_region(self.body.get(op), False, False, not is_implied)
 
 
 @irdl_custom_directive

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations, cycle, pairwise, product
 from math import prod
 from pathlib import Path
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 from rich import box
 from rich.console import Console
@@ -29,32 +29,12 @@ from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Box, boxes, kernel_for, tree_text
 from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import ExtentExpression
+from treadle.tools import charts
 from treadle.tools.output import output_stream
-from treadle.tools.report_page import (
-    BOTTOM,
-    CHART_STYLE,
-    HEIGHT,
-    LEFT,
-    PAGE_STYLE,
-    RIGHT,
-    TOP,
-    WIDTH,
-    chart,
-    draw_axes,
-    label,
-    line,
-    scale_of,
-)
 
-# The picture of a certificate as SVG: what each kernel of a dispatch takes at the points, and where the borders are.
-#
-# Colours are the page's CSS variables; kernels differ in their dashes, too.
+# The chart of a certificate: what each kernel of a dispatch takes at the points, and where the borders are. Kernels
+# differ in their dashes.
 
-PREDICTION_STYLE = """
-.chart .kernel{stroke:var(--timed);stroke-width:1.5;fill:none}
-.chart .taken{fill:var(--chosen);stroke:var(--page);stroke-width:1}
-.chart .border{stroke:var(--failed);stroke-width:1;stroke-dasharray:2 3;fill:none}
-"""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 4", "1 4", "14 3 3 3")
 _KEY = 26
 """Pixels of a line in the legend."""
@@ -68,26 +48,28 @@ def predicted_times(certificate: Certificate, name: str) -> Element:
     """
     places, heading = _places(certificate)
     times = [seconds for point in certificate.points for seconds in (*point.seconds, point.best)]
-    across = scale_of(places, LEFT, WIDTH - RIGHT)
-    up = scale_of([seconds * 1e6 for seconds in times], HEIGHT - BOTTOM, TOP)
+    across = charts.across(places)
+    up = charts.up([seconds * 1e6 for seconds in times])
     worst = max(point.loss for point in certificate.points)
-    root = chart(
+    root = charts.chart(
         f"{name}: predicted times of its kernels",
         f"{len(certificate.kernels)} kernels at {len(places)} points; calls lose at most {worst:.1%}. "
         "The table below has the same numbers.",
     )
-    draw_axes(root, across, up, heading, "predicted, µs")
+    charts.draw_axes(root, across, up, heading, "predicted, µs")
     order = sorted(range(len(places)), key=places.__getitem__)
     for number, dashes in zip(range(len(certificate.kernels)), cycle(_DASHES), strict=False):
         curve = [(across(places[n]), up(certificate.points[n].seconds[number] * 1e6)) for n in order]
-        line(root, "kernel", curve).set("stroke-dasharray", dashes or "none")
-    line(root, "ideal", [(across(places[n]), up(certificate.points[n].best * 1e6)) for n in order])
+        charts.line(root, "kernel", curve).set("stroke-dasharray", dashes or "none")
+    charts.line(root, "ideal", [(across(places[n]), up(certificate.points[n].best * 1e6)) for n in order])
     borders = _borders(certificate, places, order)
     for border in borders:
-        line(root, "border", [(across(border), HEIGHT - BOTTOM), (across(border), TOP)])
+        charts.line(root, "border", [(across(border), up(up.low)), (across(border), up(up.high))])
     for n in order:
         point = certificate.points[n]
-        _taken(root, certificate, point, across(places[n]), up(point.seconds[point.kernel] * 1e6))
+        at = ", ".join(f"{name} = {extent}" for name, extent in zip(certificate.names, point.extents, strict=True))
+        tooltip = f"{at}: {certificate.kernels[point.kernel]}, {point.loss:.1%} lost"
+        charts.mark(root, "chosen", across(places[n]), up(point.seconds[point.kernel] * 1e6), tooltip)
     _legend(root, certificate.kernels, bool(borders))
     return root
 
@@ -123,17 +105,6 @@ def _borders(certificate: Certificate, places: Sequence[float], order: Sequence[
     return [each + 0.5 for each in last if min(places) <= each < max(places)]
 
 
-def _taken(root: Element, certificate: Certificate, point: Foreseen, x: float, y: float) -> None:
-    group = SubElement(root, "g")
-    at = ", ".join(f"{name} = {extent}" for name, extent in zip(certificate.names, point.extents, strict=True))
-    SubElement(group, "title").text = f"{at}: {certificate.kernels[point.kernel]}, {point.loss:.1%} lost"
-    _rhomb(group, x, y)
-
-
-def _rhomb(parent: Element, x: float, y: float) -> None:
-    SubElement(parent, "path", {"class": "taken", "d": f"M{x:.1f} {y - 6:.1f}l5 6l-5 6l-5 -6z"})
-
-
 def _legend(root: Element, kernels: Sequence[str], has_borders: bool) -> None:
     """The kernels' lines, and what else is drawn, at the left inside of the plot."""
     lines = [
@@ -142,15 +113,15 @@ def _legend(root: Element, kernels: Sequence[str], has_borders: bool) -> None:
     ]
     lines += [("ideal", "", "best micro-kernel at each point")]
     lines += [("border", "", "where calls change their kernel")] if has_borders else []
-    y = TOP + 14
+    y = charts.TOP + 14
     for kind, dashes, meaning in lines:
-        drawn = line(root, kind, [(LEFT + 8, y), (LEFT + 8 + _KEY, y)])
+        drawn = charts.line(root, kind, [(charts.LEFT + 8, y), (charts.LEFT + 8 + _KEY, y)])
         if kind == "kernel":
             drawn.set("stroke-dasharray", dashes or "none")
-        label(root, LEFT + 14 + _KEY, y + 4, meaning, "start")
+        charts.label(root, charts.LEFT + 14 + _KEY, y + 4, meaning)
         y += 16
-    _rhomb(root, LEFT + 8 + _KEY / 2, y)
-    label(root, LEFT + 14 + _KEY, y + 4, "the kernel that a call takes", "start")
+    charts.mark(root, "chosen", charts.LEFT + 8 + _KEY / 2, y)
+    charts.label(root, charts.LEFT + 14 + _KEY, y + 4, "the kernel that a call takes")
 
 
 # The page that `treadle certify --report` writes: one HTML file without scripts, fonts or files from elsewhere.
@@ -164,13 +135,7 @@ def certificate_page(title: str, symbols: str, certificates: Sequence[Certificat
 
     symbols: the range, as text; others: the kernels that no dispatch chooses
     """
-    root = Element("html", {"lang": "en"})
-    head = SubElement(root, "head")
-    SubElement(head, "meta", {"charset": "utf-8"})
-    SubElement(head, "meta", {"name": "viewport", "content": "width=device-width,initial-scale=1"})
-    SubElement(head, "title").text = f"{title}: certificate"
-    SubElement(head, "style").text = PAGE_STYLE + CHART_STYLE + PREDICTION_STYLE
-    body = SubElement(root, "body")
+    root, body = charts.page(f"{title}: certificate")
     SubElement(body, "h1").text = f"{title}: certificate"
     proved = f"Every call of {symbols} takes exactly one kernel of each group, which was proved from the artifact's IR."
     SubElement(body, "p").text = proved
@@ -181,7 +146,7 @@ def certificate_page(title: str, symbols: str, certificates: Sequence[Certificat
         section = SubElement(main, "section")
         SubElement(section, "h2").text = "without a dispatch"
         _table(section, "Kernels that every call runs, in order", ("kernel",), [(name,) for name in others])
-    return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
+    return charts.page_text(root)
 
 
 def loss_texts(loss: Losses | None) -> tuple[str, str, str]:
@@ -219,17 +184,12 @@ def _add(main: Element, number: int, certificate: Certificate) -> None:
 
 
 def _table(parent: Element, caption: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
-    SubElement(table, "caption").text = caption
-    head = SubElement(SubElement(table, "thead"), "tr")
-    for heading in headings:
-        SubElement(head, "th", {"scope": "col"}).text = heading
-    body = SubElement(table, "tbody")
+    body = charts.table(parent, caption, headings, ())
     for row in rows:
-        line = SubElement(body, "tr")
+        cells = SubElement(body, "tr")
         for cell in row:
             kind = {"class": "number"} if cell[:1].isdigit() else {}
-            SubElement(line, "td", kind).text = cell
+            SubElement(cells, "td", kind).text = cell
 
 
 # A certificate of an artifact's dispatch: every point of its range is served by exactly one kernel.

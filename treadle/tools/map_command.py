@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 from rich.console import Console
 from rich.text import Text
@@ -24,6 +24,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import ForOp, Mapping, parse_mapping
 from treadle.dialects.task.mapping import Task, prove_cover
 from treadle.errors import TreadleError
+from treadle.tools import charts
 from treadle.tools.output import is_regular, output_stream
 
 # A task mapping's picture as text: `worker:step` in each cell, on the worker's colour where there are colours.
@@ -86,7 +87,7 @@ _STYLE = (
     "text{font:14px monospace;fill:#000}.title{font-weight:bold}.axis{fill:#444;font-size:12px}"
     ".note{font-size:12px}.mid{text-anchor:middle}.end{text-anchor:end}.step{font-size:11px;text-anchor:end}"
     ".cell rect{stroke:#000;stroke-width:1}.route{fill:none;stroke:#000;stroke-opacity:.45;stroke-width:2}"
-    ".page{fill:#fff}"
+    ".page{fill:#fff}.arrowhead{fill-opacity:.6}"
     "@media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#e6edf3}.axis{fill:#9da7b3}.cell text{fill:#000}}"
 )
 LEGEND = "large: the worker (its colour, too); small: its step; the arrow: the order of worker 0"
@@ -98,21 +99,12 @@ def draw_svg(pictures: Sequence[Picture]) -> str:
 
     Each task is a group of class `cell` with the attributes `data-task`, `data-workers` and `data-step`.
     """
-    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
-    SubElement(root, "title").text = "; ".join(p.title or p.facts for p in pictures)
-    SubElement(root, "desc").text = "Task mappings: who does which task, and when."
-    SubElement(root, "style").text = _STYLE
-    _add_arrowhead(root)
-    SubElement(root, "rect", {"class": "page", "width": "100%", "height": "100%"})
+    root = charts.picture("; ".join(p.title or p.facts for p in pictures), _STYLE)
     right, bottom = 0, 0
     for picture in pictures:
         width, bottom = _add_picture(root, picture, bottom)
         right = max(right, width)
-    root.set("width", str(right))
-    root.set("height", str(bottom))
-    root.set("viewBox", f"0 0 {right} {bottom}")
-    indent(root)
-    return tostring(root, encoding="unicode") + "\n"
+    return charts.picture_text(root, right, bottom)
 
 
 def _add_picture(root: Element, picture: Picture, top: int) -> tuple[int, int]:
@@ -122,12 +114,12 @@ def _add_picture(root: Element, picture: Picture, top: int) -> tuple[int, int]:
     lines = [line for line in (picture.title, picture.facts, legend, picture.left_out) if line]
     for number, line in enumerate(lines):
         top += _LINE
-        _add_text(group, line, _MARGIN // 2, top, "title" if number == 0 else "note")
+        charts.label(group, _MARGIN // 2, top, line, "title" if number == 0 else "note")
     right = _MARGIN + max(map(len, lines)) * _CHARACTER
     for part in picture.slices:
         if part.outer:
             top += _LINE + _LINE // 2
-            _add_text(group, f"({', '.join(map(str, part.outer))}, *, *)", _MARGIN // 2, top, "slice")
+            charts.label(group, _MARGIN // 2, top, f"({', '.join(map(str, part.outer))}, *, *)", "slice")
         _add_slice(group, part, top + _MARGIN)
         top += _MARGIN + len(part.rows) * _CELL
         right = max(right, 2 * _MARGIN + len(part.rows[0]) * _cell_width(part))
@@ -138,18 +130,17 @@ def _add_slice(group: Element, part: Slice, top: int) -> None:
     width = _cell_width(part)
     stops: dict[Task, tuple[int, int]] = {}
     for column, cell in enumerate(part.rows[0]):
-        _add_text(group, str(cell.task[-1]), _MARGIN + column * width + width // 2, top - 6, "axis mid")
+        charts.label(group, _MARGIN + column * width + width // 2, top - 6, str(cell.task[-1]), "axis mid")
     for number, row in enumerate(part.rows):
         y = top + number * _CELL
         if len(row[0].task) > 1:
-            _add_text(group, str(row[0].task[-2]), _MARGIN - 6, y + _CELL // 2 + 4, "axis end")
+            charts.label(group, _MARGIN - 6, y + _CELL // 2 + 4, str(row[0].task[-2]), "axis end")
         for column, cell in enumerate(row):
             x = _MARGIN + column * width
             _add_cell(group, cell, x, y, width)
             stops[cell.task] = (x + 6, y + _CELL // 2)
     for run in part.route(0):
-        points = " ".join(f"{x},{y}" for x, y in (stops[task] for task in run))
-        SubElement(group, "polyline", {"class": "route", "points": points, "marker-end": "url(#arrow)"})
+        charts.line(group, "route", (stops[task] for task in run)).set("marker-end", "url(#arrow)")
 
 
 def _add_cell(group: Element, cell: Cell, x: int, y: int, width: int) -> None:
@@ -159,26 +150,15 @@ def _add_cell(group: Element, cell: Cell, x: int, y: int, width: int) -> None:
         "data-workers": " ".join(map(str, cell.workers)),
         "data-step": str(cell.step),
     }
-    box = {"x": str(x), "y": str(y), "width": str(width), "height": str(_CELL), "fill": cell.colour}
     drawn = SubElement(group, "g", data)
-    SubElement(drawn, "rect", box)
-    _add_text(drawn, cell.who, x + width // 2 + 4, y + _CELL // 2 - 4, "mid")
-    _add_text(drawn, str(cell.step), x + width - 4, y + _CELL - 5, "step")
+    charts.box(drawn, "task", x, y, width, _CELL).set("fill", cell.colour)
+    charts.label(drawn, x + width // 2 + 4, y + _CELL // 2 - 4, cell.who, "mid")
+    charts.label(drawn, x + width - 4, y + _CELL - 5, str(cell.step), "step")
 
 
 def _cell_width(part: Slice) -> int:
     """Wide enough for the longest name of workers."""
     return max(_CELL, max(len(cell.who) for row in part.rows for cell in row) * _CHARACTER + _CHARACTER)
-
-
-def _add_text(parent: Element, text: str, x: int, y: int, kind: str) -> None:
-    SubElement(parent, "text", {"class": kind, "x": str(x), "y": str(y)}).text = text
-
-
-def _add_arrowhead(root: Element) -> None:
-    size = {"viewBox": "0 0 8 8", "refX": "7", "refY": "4", "markerWidth": "6", "markerHeight": "6", "orient": "auto"}
-    marker = SubElement(SubElement(root, "defs"), "marker", {"id": "arrow", **size})
-    SubElement(marker, "path", {"d": "M0 0L8 4L0 8z", "fill-opacity": ".6"})
 
 
 # The layout of a task mapping's picture: which worker does which task of the grid, and when; no output.
@@ -253,7 +233,7 @@ def picture(mapping: Mapping, limit: int, title: str = "", columns: int | None =
     Raises TreadleError for a mapping that is no exact cover, naming the first task, and for one with no tasks or with
     more than MOST_VISITS.
     """
-    _check(mapping)
+    _check(mapping, title or None)
     *outer, rows, width = (1, *mapping.shape) if mapping.rank == 1 else mapping.shape
     shown = _limited(tuple(outer), limit), min(rows, limit), min(width, limit, columns or limit)
     inside = (*(() if mapping.rank == 1 else (shown[1],)), shown[2])
@@ -293,17 +273,18 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
-def _check(mapping: Mapping) -> None:
+def _check(mapping: Mapping, where: str | None) -> None:
     if mapping.rank == 0:
-        raise TreadleError(f"{mapping} has no tasks", accepted="a mapping with a shape")
+        raise TreadleError(f"{mapping} has no tasks", where, "a mapping with a shape")
     if max(prod(mapping.shape), mapping.workers * prod(mapping.loops)) > MOST_VISITS:
         raise TreadleError(
             "the mapping has too many tasks to be checked and drawn",
-            accepted=f"at most {MOST_VISITS}, counted for each worker that does them",
+            where,
+            f"at most {MOST_VISITS}, counted for each worker that does them",
         )
     failure = prove_cover(mapping)
     if failure is not None:
-        raise TreadleError(f"{mapping} is no exact cover: {failure}", accepted="each task done once")
+        raise TreadleError(f"{mapping} is no exact cover: {failure}", where, "each task done once")
 
 
 def _limited(outer: tuple[int, ...], limit: int) -> list[Task]:

@@ -316,7 +316,7 @@ REJECTED = [
     (attention(Q, Q, Q, Q, "tensor<2x1x5x5xf32>"), "does not broadcast to the scores (1, 4, 5, 5)"),
     (compute(READ, "tensor<4xf32>"), "2 indices define tensor<4xf32>: expected its rank"),
     (compute(READ, "tensor<4x8xf16>"), "yields f32, elements are f16"),
-    (compute(READ, "memref<4x8xf32>"), "graph.compute gives a tensor, not memref<4x8xf32>"),
+    (compute(READ, "memref<4x8xf32>"), "expected a tensor, got memref<4x8xf32>"),
     (compute("%a = arith.constant 0.0 : f32"), "is not a terminator"),
     (compute("%s = graph.reduce add (%k in 8) {}\ngraph.yield %s : f32"), "the region does not end with graph.yield"),
     (compute(READ.replace("[%i, %j]", "[%i]")), "1 indices into tensor<4x8xf32>: expected 2"),

@@ -97,7 +97,8 @@ REJECTED = [
         "%r = host.buffer heap 0 : memref<3xf32>",
         "unknown kind 'heap': expected input, output, arena, constant or zeroed",
     ),
-    ("%r = host.buffer constant 3 : i64 : memref<3xf32>", "expected #graph.blob or #graph.inline, got 3 : i64"),
+    ("%r = host.buffer constant 3 : memref<3xf32>", "constant buffer: a constant has a value, the others a number"),
+    ('%r = host.buffer input "x" : memref<3xf32>', '"x" should be of base attribute integer'),
     ("%r = host.buffer input 0 : tensor<3xf32>", "expected a memref, got tensor<3xf32>"),
     (
         '%r = "host.buffer"() <{kind = "input"}> : () -> memref<3xf32>',

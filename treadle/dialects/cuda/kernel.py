@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import (
     BFloat16Type,
     DenseArrayBase,
-    DictionaryAttr,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -21,7 +20,7 @@ from xdsl.dialects.builtin import (
     SymbolNameConstraint,
     i64,
 )
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -31,8 +30,6 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import (
     HasParent,
     IsolatedFromAbove,
@@ -44,6 +41,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space, buffer_bytes, is_global, space_of
 from treadle.dialects.cuda.memory import AllocOp
+from treadle.dialects.syntax import Body, Parameters
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 from treadle.target import GPUS
@@ -117,6 +115,12 @@ class KernelOp(IRDLOperation):
 
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 
+    custom_directives = (Body, Parameters)
+    assembly_format = (
+        "$sym_name custom<Parameters>(`parameters`, ref($body)) `grid` `=` $grid `block` `=` $block "
+        "attr-dict-with-keyword custom<Body>($body)"
+    )
+
     def __init__(
         self,
         name: str | StringAttr,
@@ -134,6 +138,11 @@ class KernelOp(IRDLOperation):
             },
             regions=[region],
         )
+
+    @property
+    def parameters(self) -> Sequence[BlockArgument]:
+        """The arguments of the function."""
+        return self.body.block.args
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -210,35 +219,6 @@ class KernelOp(IRDLOperation):
                 f"{static + dynamic} bytes of shared memory are {static + dynamic - MAX_SHARED} over the "
                 f"limit of {MAX_SHARED}"
             )
-
-    @classmethod
-    def parse(cls, parser: Parser) -> KernelOp:
-        name = parser.parse_symbol_name()
-        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
-        shapes: list[list[int]] = []
-        for keyword in ("grid", "block"):
-            parser.parse_keyword(keyword)
-            parser.parse_punctuation("=")
-            shapes.append(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer))
-        extra = parser.parse_optional_attr_dict_with_keyword()
-        body = parser.parse_region(args)
-        kernel = cls(name, shapes[0], shapes[1], body)
-        if extra is not None:
-            kernel.attributes |= extra.data
-        return kernel
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_symbol_name(self.sym_name.data)
-        with printer.in_parens():
-            printer.print_list(self.body.block.args, printer.print_block_argument)
-        for keyword, shape in (("grid", self.grid_shape), ("block", self.block_shape)):
-            printer.print_string(f" {keyword} = [{', '.join(map(str, shape))}]")
-        if self.attributes:
-            printer.print_string(" attributes ")
-            printer.print_attribute(DictionaryAttr(self.attributes))
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False, print_block_terminators=True)
 
 
 class _IdOp(IRDLOperation, HasIndexRanges):

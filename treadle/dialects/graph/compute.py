@@ -29,7 +29,7 @@ from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.location import NamesNodes
-from treadle.dialects.syntax import TENSOR, Clause, ElementType, parse_index, parse_range, print_range
+from treadle.dialects.syntax import TENSOR, Body, Clause, ElementType, Indices, Literal, parse_range, print_range
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -207,8 +207,12 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
     name = "graph.compute"
     body = region_def("single_block")
     operators = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
+    result = result_def(TENSOR)
     traits = traits_def(RecursiveMemoryEffect())
+    custom_directives = (Body, Indices, Literal)
+    assembly_format = (
+        "custom<Literal>($operators) custom<Indices>(ref($body)) custom<Body>($body) attr-dict `:` type($result)"
+    )
 
     def __init__(self, body: Region, result_type: TensorType, operators: str | None = None):
         name = None if operators is None else StringAttr(operators)
@@ -238,30 +242,6 @@ class ComputeOp(IRDLOperation, HasIndexRanges, NamesNodes):
             raise VerifyException(f"{len(self.body.block.args)} indices define {self.type}: expected its rank")
         if yielded(self.body).type != self.type.get_element_type():
             raise VerifyException(f"yields {yielded(self.body).type}, elements are {self.type.get_element_type()}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        if self.operators is not None:
-            printer.print_string_literal(self.operators.data)
-            printer.print_string(" ")
-        with printer.in_parens():
-            printer.print_list(self.body.block.args, printer.print_ssa_value)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False)
-        printer.print_string(" : ")
-        printer.print_attribute(self.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> ComputeOp:
-        operators = parser.parse_optional_str_literal()
-        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_index(parser))
-        body = parser.parse_region(args)
-        parser.parse_punctuation(":")
-        position = parser.pos
-        type = parser.parse_type()
-        if not isinstance(type, TensorType):
-            parser.raise_error(f"graph.compute gives a tensor, not {type}", position)
-        return cls(body, type, operators)
 
 
 def only_reduce(compute: ComputeOp) -> ReduceOp | None:

@@ -21,8 +21,6 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import (
     HasParent,
     IsTerminator,
@@ -35,7 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.effects import CopyEffect, OrdersMemory
 from treadle.dialects.loop.access import checked_buffer
 from treadle.dialects.loop.attributes import Space, SpaceAttr
-from treadle.dialects.syntax import MEMREF, Clause, parse_range, print_range
+from treadle.dialects.syntax import MEMREF, Body, Clause, IndexRange
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -85,6 +83,11 @@ class CopyOp(IRDLOperation, HasIndexRanges):
     is_async = opt_prop_def(UnitAttr)
     body = region_def("single_block")
     traits = traits_def(RecursiveMemoryEffect(), MemoryWriteEffect())
+    custom_directives = (Body, IndexRange)
+    assembly_format = (
+        "(`async` $is_async^)? ` ` `(` custom<IndexRange>(`element`, $extent, ref($body)) `)` `to` $buffer `[` "
+        "$indices `]` custom<Body>($body) attr-dict `:` type($buffer)"
+    )
 
     def __init__(
         self,
@@ -133,31 +136,6 @@ class CopyOp(IRDLOperation, HasIndexRanges):
         if given != [type.get_element_type()]:
             said = ", ".join(map(str, given)) or "nothing"
             raise VerifyException(f"the region yields {said}: expected {type.get_element_type()}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" async (" if self.is_async is not None else " (")
-        print_range(printer, self.element, self.count)
-        printer.print_string(") to ")
-        printer.print_ssa_value(self.buffer)
-        with printer.in_square_brackets():
-            printer.print_list(self.indices, printer.print_ssa_value)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False)
-        printer.print_string(" : ")
-        printer.print_attribute(self.buffer.type)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> CopyOp:
-        is_async = parser.parse_optional_keyword("async") is not None
-        with parser.in_parens():
-            element, extent = parse_range(parser)
-        parser.parse_keyword("to")
-        buffer = parser.parse_unresolved_operand()
-        indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(index))
-        body = parser.parse_region([element])
-        parser.parse_punctuation(":")
-        type = parser.parse_type()
-        return cls(parser.resolve_operand(buffer, type), indices, extent, body, is_async=is_async)
 
 
 @irdl_op_definition

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import cast
 
@@ -35,7 +36,17 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    RegionVariable,
+    TypeDirective,
+    VariadicOperandVariable,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import (
     IsolatedFromAbove,
@@ -52,7 +63,7 @@ from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.graph.fused import REQUIRED, check_required
 from treadle.dialects.location import NamesNodes
 from treadle.dialects.loop.attributes import Space, SpaceAttr, memref_of, type_of
-from treadle.dialects.syntax import MEMREF, Body, parse_range, print_range
+from treadle.dialects.syntax import MEMREF, Body, Clause, IndexRange, Parameters, declare
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
 
@@ -120,22 +131,86 @@ def _id_range(kernel: KernelOp | FuncOp, value: SSAValue) -> Range | None:
     return (0, kernel.threads.value.data - 1) if value is kernel.thread_id else None
 
 
-def _print_shape(printer: Printer, kernel: KernelOp | FuncOp) -> None:
-    """Grid, threads, the optional properties, and the body."""
-    printer.print_string(" grid(")
-    print_range(printer, kernel.block_id, kernel.grid.value.data)
-    printer.print_string(") threads(")
-    print_range(printer, kernel.thread_id, kernel.threads.value.data)
-    printer.print_string(")")
-    if kernel.min_blocks_per_sm is not None:
-        printer.print_string(f" min_blocks_per_sm {kernel.min_blocks_per_sm.value.data}")
-    if kernel.operations is not None:
-        printer.print_string(f" operations {kernel.operations.data}")
-    if kernel.comment is not None:
-        printer.print_string(" comment ")
-        printer.print_string_literal(kernel.comment.data)
-    printer.print_string(" ")
-    printer.print_region(kernel.body, print_entry_block_args=False, print_empty_block=False)
+@irdl_custom_directive
+class Number(CustomDirective):
+    """A number of any size."""
+
+    value: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.value.set(state, IntAttr(parser.parse_integer(allow_negative=False)))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        number = self.value.get(op)
+        assert isinstance(number, IntAttr)
+        state.print_whitespace(printer)
+        printer.print_int(number.data)
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.value.is_present(op)
+
+
+@irdl_custom_directive
+class Tensors(CustomDirective):
+    """A kernel's tensors, each after the buffer that holds it, which may be flat: `ins(%A = %x : tensor<4xf32> flat)
+    outs(%C : tensor<4xf32>)`."""
+
+    inputs: VariadicOperandVariable
+    input_types: TypeDirective
+    output_types: TypeDirective
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        operands = list[UnresolvedOperand]()
+
+        def parse_tensor(word: str) -> Attribute:
+            argument = parser.parse_argument(expect_type=False)
+            if word == "ins":
+                parser.parse_punctuation("=")
+                operands.append(parser.parse_unresolved_operand())
+            parser.parse_punctuation(":")
+            position = parser.pos
+            type = parser.parse_type()
+            if not isinstance(type, TensorType):
+                parser.raise_error(f"expected a tensor, got {type}", position)
+            is_flat = parser.parse_optional_keyword("flat") is not None
+            declare(state, self.body, [argument.resolve(_flat(type) if is_flat else memref_of(type))])
+            return type
+
+        for word, types in (("ins", self.input_types), ("outs", self.output_types)):
+            parser.parse_keyword(word)
+            types.set(state, parser.parse_comma_separated_list(parser.Delimiter.PAREN, partial(parse_tensor, word)))
+        self.inputs.set(state, operands)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        def print_tensor(buffer: SSAValue, tensor: SSAValue) -> None:
+            printer.print_ssa_value(buffer)
+            if tensor.owner is not op:
+                printer.print_string(" = ")
+                printer.print_ssa_value(tensor)
+            printer.print_string(" : ")
+            printer.print_attribute(tensor.type)
+            if buffer.type != memref_of(cast(TensorType, tensor.type)):
+                printer.print_string(" flat")
+
+        pairs = list(zip(self.body.get(op).block.args, [*op.operands, *op.results], strict=False))
+        for word, tensors in (("ins", pairs[: len(op.operands)]), ("outs", pairs[len(op.operands) :])):
+            printer.print_string(f" {word}")
+            with printer.in_parens():
+                printer.print_list(tensors, lambda pair: print_tensor(*pair))
+
+
+def _flat(type: TensorType[Attribute] | MemRefType[Attribute]) -> MemRefType[Attribute]:
+    """A buffer of one dimension for as many elements."""
+    return MemRefType(type.get_element_type(), (prod(type.get_shape()),))
+
+
+_LAUNCH_AND_BODY = (
+    "`grid` `(` custom<IndexRange>(`block_id`, $grid, ref($body)) `)` "
+    "`threads` `(` custom<IndexRange>(`thread_id`, $threads, ref($body)) `)` "
+    "custom<Clause>(`min_blocks_per_sm`, $min_blocks_per_sm) custom<Clause>(`operations`, custom<Number>($operations)) "
+    "custom<Clause>(`comment`, $comment) custom<Body>($body) attr-dict"
+)
 
 
 @irdl_op_definition
@@ -168,9 +243,9 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     name = "loop.kernel"
     inputs = var_operand_def(TensorType)
     sym_name = prop_def(SymbolNameConstraint())
-    grid = prop_def(IntegerAttr)
-    threads = prop_def(IntegerAttr)
-    min_blocks_per_sm = opt_prop_def(IntegerAttr)
+    grid = prop_def(IntegerAttr.constr(i64))
+    threads = prop_def(IntegerAttr.constr(i64))
+    min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     required_regions = opt_prop_def(REQUIRED)
@@ -178,6 +253,11 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     body = region_def("single_block")
     outputs = var_result_def(TensorType)
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
+    custom_directives = (Body, Clause, IndexRange, Number, Tensors)
+    assembly_format = (
+        "$sym_name custom<Tensors>($inputs, type($inputs), type($outputs), ref($body)) "
+        f"custom<Clause>(`requires`, $required_regions) custom<Clause>(`joins`, $joins) {_LAUNCH_AND_BODY}"
+    )
 
     def __init__(
         self,
@@ -245,106 +325,6 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         if len(offsets) != len(tensors) - 1 or end != sizes[-1] or not alike:
             raise VerifyException(f"@{self.sym_name.data}: joins {list(offsets)}, which do not fill the result")
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_symbol_name(self.sym_name.data)
-        printer.print_string(" ins(")
-        pairs = list(zip(self.input_buffers, self.inputs, strict=True))
-        printer.print_list(pairs, lambda pair: _print_input(printer, *pair))
-        printer.print_string(") outs(")
-        written = list(zip(self.output_buffers, self.outputs, strict=True))
-        printer.print_list(written, lambda pair: _print_tensor(printer, pair[0], *pair))
-        printer.print_string(")")
-        if self.required_regions is not None:
-            printer.print_string(" requires ")
-            printer.print_attribute(self.required_regions)
-        if self.offsets is not None:
-            printer.print_string(f" joins {list(self.offsets)}")
-        _print_shape(printer, self)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> KernelOp:
-        name = parser.parse_symbol_name().data
-        parser.parse_keyword("ins")
-
-        def parse_input() -> tuple[Parser.Argument, SSAValue]:
-            arg = parser.parse_argument(expect_type=False)
-            parser.parse_punctuation("=")
-            operand = parser.parse_unresolved_operand()
-            type = _parse_tensor(parser)
-            return arg.resolve(_parse_buffer(parser, type)), parser.resolve_operand(operand, type)
-
-        inputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_input)
-
-        def parse_output() -> tuple[Parser.Argument, TensorType]:
-            arg = parser.parse_argument(expect_type=False)
-            type = _parse_tensor(parser)
-            return arg.resolve(_parse_buffer(parser, type)), type
-
-        parser.parse_keyword("outs")
-        outputs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_output)
-        required_regions = parser.parse_attribute() if parser.parse_optional_keyword("requires") else None
-        joins = None
-        if parser.parse_optional_keyword("joins") is not None:
-            joins = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-        shape = _parse_shape(parser, [*(arg for arg, _ in inputs), *(arg for arg, _ in outputs)])
-        kernel = cls(name, [value for _, value in inputs], [type for _, type in outputs], *shape)
-        if required_regions is not None:
-            kernel.properties["required_regions"] = required_regions
-        kernel.joins = None if joins is None else DenseArrayBase.from_list(i64, joins)
-        return kernel
-
-
-def _parse_shape(
-    parser: Parser, buffers: Sequence[Parser.Argument]
-) -> tuple[int, int, Region, str | None, int | None, int | None]:
-    """What `_print_shape` prints: grid, threads, body, comment, blocks per multiprocessor, operations."""
-    ids: list[tuple[Parser.Argument, int]] = []
-    for word in ("grid", "threads"):
-        parser.parse_keyword(word)
-        with parser.in_parens():
-            ids.append(parse_range(parser))
-    (block, grid), (thread, threads) = ids
-    min_blocks_per_sm = parser.parse_integer() if parser.parse_optional_keyword("min_blocks_per_sm") else None
-    operations = parser.parse_integer() if parser.parse_optional_keyword("operations") else None
-    comment = parser.parse_str_literal() if parser.parse_optional_keyword("comment") else None
-    return grid, threads, parser.parse_region([*buffers, block, thread]), comment, min_blocks_per_sm, operations
-
-
-def _print_input(printer: Printer, buffer: SSAValue, tensor: SSAValue) -> None:
-    printer.print_ssa_value(buffer)
-    printer.print_string(" = ")
-    _print_tensor(printer, tensor, buffer, tensor)
-
-
-def _print_tensor(printer: Printer, named: SSAValue, buffer: SSAValue, tensor: SSAValue) -> None:
-    """A name, the tensor's type, and whether its buffer is flat."""
-    printer.print_ssa_value(named)
-    printer.print_string(" : ")
-    printer.print_attribute(tensor.type)
-    if buffer.type != memref_of(cast("TensorType[Attribute]", tensor.type)):
-        printer.print_string(" flat")
-
-
-def _flat(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
-    """A buffer of one dimension for as many elements."""
-    return MemRefType(type.get_element_type(), (prod(type.get_shape()),))
-
-
-def _parse_buffer(parser: Parser, type: TensorType[Attribute]) -> MemRefType[Attribute]:
-    """The type of the buffer that holds a tensor, after the tensor's."""
-    is_flat = parser.parse_optional_keyword("flat") is not None
-    return _flat(memref_of(type)) if is_flat else memref_of(type)
-
-
-def _parse_tensor(parser: Parser) -> TensorType:
-    parser.parse_punctuation(":")
-    position = parser.pos
-    type = parser.parse_type()
-    if not isinstance(type, TensorType):
-        parser.raise_error(f"expected a tensor, got {type}", position)
-    return type
-
 
 @irdl_op_definition
 class FuncOp(IRDLOperation, HasIndexRanges):
@@ -364,15 +344,20 @@ class FuncOp(IRDLOperation, HasIndexRanges):
 
     name = "loop.func"
     sym_name = prop_def(SymbolNameConstraint())
-    grid = prop_def(IntegerAttr)
-    threads = prop_def(IntegerAttr)
-    min_blocks_per_sm = opt_prop_def(IntegerAttr)
-    outputs = opt_prop_def(IntegerAttr)
+    grid = prop_def(IntegerAttr.constr(i64))
+    threads = prop_def(IntegerAttr.constr(i64))
+    min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
+    outputs = opt_prop_def(IntegerAttr.constr(i64))
     partial = opt_prop_def(UnitAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
+    custom_directives = (Body, Clause, IndexRange, Number, Parameters)
+    assembly_format = (
+        "$sym_name custom<Parameters>(`buffers`, ref($body)) custom<Clause>(`outputs`, $outputs) "
+        f"(`partial` $partial^)? {_LAUNCH_AND_BODY}"
+    )
 
     def __init__(
         self,
@@ -419,27 +404,6 @@ class FuncOp(IRDLOperation, HasIndexRanges):
         if self.outputs is not None and not 1 <= self.num_outputs <= len(self.buffers):
             count = len(self.buffers)
             raise VerifyException(f"@{self.sym_name.data}: {self.num_outputs} outputs: expected 1 to {count}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_symbol_name(self.sym_name.data)
-        with printer.in_parens():
-            printer.print_list(self.buffers, printer.print_block_argument)
-        if self.num_outputs != 1:
-            printer.print_string(f" outputs {self.num_outputs}")
-        if self.partial is not None:
-            printer.print_string(" partial")
-        _print_shape(printer, self)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> FuncOp:
-        name = parser.parse_symbol_name().data
-        buffers = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
-        outputs = parser.parse_integer() if parser.parse_optional_keyword("outputs") else 1
-        partial = parser.parse_optional_keyword("partial")
-        function = cls(name, *_parse_shape(parser, buffers), outputs)
-        function.partial = None if partial is None else UnitAttr()
-        return function
 
 
 # `loop.dispatch`: one of several kernels, by the extents of a call.

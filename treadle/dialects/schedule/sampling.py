@@ -25,12 +25,21 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    TypeDirective,
+    irdl_custom_directive,
+)
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.schedule.attributes import Choice, choice_attribute, choice_text, choice_value
+from treadle.dialects.syntax import COUNT, Clause
 from treadle.errors import TreadleError
 
 # What the instructions of a schedule program work on: axes of an iteration space, and sampled parameters.
@@ -240,6 +249,30 @@ class SampleOp(IRDLOperation):
         return cls(label, values, weights, taken)
 
 
+@irdl_custom_directive
+class FactorLists(CustomDirective):
+    """How many factors there are, and what all or each of them may be: `2 from [1, 2]`, `2 from ([1, 2], [16, 32])`."""
+
+    params: TypeDirective
+    sizes: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        def parse_list() -> DenseArrayBase[IntegerType]:
+            sizes = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+            return DenseArrayBase.from_list(i64, sizes)
+
+        self.params.set(state, [PARAM] * parse_count(parser))
+        parser.parse_keyword("from")
+        lists = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parse_list)
+        self.sizes.set(state, ArrayAttr([parse_list()] if lists is None else lists))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        assert isinstance(op, SampleTileOp)
+        state.print_whitespace(printer)
+        lists = ", ".join(map(str, op.lists))
+        printer.print_string(f"{len(op.params)} from {lists if len(op.lists) == 1 else f'({lists})'}")
+
+
 @irdl_op_definition
 class SampleTileOp(IRDLOperation):
     """Some factors, each of a list, whose product lies between bounds: tiles that the hardware limits.
@@ -259,15 +292,20 @@ class SampleTileOp(IRDLOperation):
     name = "schedule.sample_tile"
     label = prop_def(StringAttr)
     sizes = prop_def(ArrayAttr[DenseArrayBase[IntegerType]])
-    least = prop_def(IntegerAttr)
-    most = prop_def(IntegerAttr)
-    step = prop_def(IntegerAttr)
+    least = prop_def(COUNT)
+    most = prop_def(COUNT)
+    step = prop_def(COUNT, default_value=IntegerAttr(1, i64))
     taken = opt_prop_def(DenseArrayBase.constr(i64))
     axis = opt_operand_def(AxisType)
     beside = var_operand_def(ParamType)
     params = var_result_def(ParamType)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(Pure())
+    custom_directives = (Clause, FactorLists)
+    assembly_format = (
+        "$label custom<FactorLists>(type($params), $sizes) (`divisors` `of` $axis^)? (`beside` ` ` `(` $beside^ `)`)? "
+        "`product` $least `to` $most (`step` $step^)? custom<Clause>(`taken`, $taken) attr-dict"
+    )
 
     def __init__(
         self,
@@ -289,7 +327,7 @@ class SampleTileOp(IRDLOperation):
             "sizes": ArrayAttr([DenseArrayBase.from_list(i64, each) for each in lists]),
             "least": IntegerAttr(bounds[0], i64),
             "most": IntegerAttr(bounds[1], i64),
-            "step": IntegerAttr(step, i64),
+            "step": None if step == 1 else IntegerAttr(step, i64),
             "taken": None if taken is None else DenseArrayBase.from_list(i64, list(taken)),
         }
         super().__init__(operands=[divisors_of, beside], properties=properties, result_types=[[PARAM] * count])
@@ -340,51 +378,6 @@ class SampleTileOp(IRDLOperation):
             raise VerifyException(f"{where} has no factors whose product is within its bounds")
         if self.decision is not None and self.decision not in support:
             raise VerifyException(f"{where} takes {choice_text(self.decision)}, which is out of its support")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_string_literal(self.label.data)
-        lists = ", ".join(f"[{', '.join(map(str, each))}]" for each in self.lists)
-        printer.print_string(f" {len(self.params)} from {lists if len(self.sizes) == 1 else f'({lists})'}")
-        if self.axis is not None:
-            printer.print_string(" divisors of ")
-            printer.print_ssa_value(self.axis)
-        if self.beside:
-            printer.print_string(" beside (")
-            printer.print_list(self.beside, printer.print_ssa_value)
-            printer.print_string(")")
-        printer.print_string(f" product {self.least.value.data} to {self.most.value.data}")
-        if self.step.value.data != 1:
-            printer.print_string(f" step {self.step.value.data}")
-        if self.decision is not None:
-            printer.print_string(f" taken {choice_text(self.decision)}")
-
-    @classmethod
-    def parse(cls, parser: Parser) -> SampleTileOp:
-        label, count = parser.parse_str_literal(), parse_count(parser)
-        parser.parse_keyword("from")
-        lists = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_sizes(parser))
-        sizes = _parse_sizes(parser) if lists is None else lists
-        axis: SSAValue | None = None
-        if parser.parse_optional_keyword("divisors"):
-            parser.parse_keyword("of")
-            axis = parser.parse_operand(AXIS)
-        beside: list[SSAValue] = []
-        if parser.parse_optional_keyword("beside"):
-            beside = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(PARAM))
-        parser.parse_keyword("product")
-        least = parser.parse_integer(allow_negative=False)
-        parser.parse_keyword("to")
-        most = parser.parse_integer(allow_negative=False)
-        step = parser.parse_integer(allow_negative=False) if parser.parse_optional_keyword("step") else 1
-        taken: list[int] | None = None
-        if parser.parse_optional_keyword("taken"):
-            taken = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-        return cls(label, count, sizes, (least, most), step=step, divisors_of=axis, beside=beside, taken=taken)
-
-
-def _parse_sizes(parser: Parser) -> list[int]:
-    return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
 
 
 def parse_choice(parser: Parser) -> Choice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 from xdsl.dialects.builtin import IndexType, UnitAttr, UnknownLoc
 from xdsl.dialects.utils import AbstractYieldOperation
@@ -19,7 +18,7 @@ from xdsl.irdl import (
     region_def,
     traits_def,
 )
-from xdsl.parser import AttrParser, Parser
+from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.traits import (
     HasParent,
@@ -27,10 +26,10 @@ from xdsl.traits import (
     Pure,
     RecursiveMemoryEffect,
     SingleBlockImplicitTerminator,
-    ensure_terminator,
 )
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.syntax import Body, Indices, Kind
 from treadle.dialects.task.mapping import Mapping, parse_mapping, prove_cover
 from treadle.errors import TreadleError
 from treadle.index.expr import Range
@@ -115,12 +114,18 @@ class ForOp(IRDLOperation, HasIndexRanges):
 
     name = "task.for"
 
-    mapping = prop_def(MapAttr)
+    mapping = prop_def(Kind("#task.map<...>", MapAttr))
     unroll = opt_prop_def(UnitAttr)
     worker = opt_operand_def(IndexType)
     body = region_def("single_block")
 
     traits = traits_def(SingleBlockImplicitTerminator(YieldOp), RecursiveMemoryEffect())
+
+    custom_directives = (Body, Indices)
+    assembly_format = (
+        "custom<Indices>(ref($body)) `in` qualified($mapping) (`(` $worker^ `)`)? (`unroll` $unroll^)? "
+        "custom<Body>($body) attr-dict"
+    )
 
     def __init__(
         self,
@@ -148,50 +153,6 @@ class ForOp(IRDLOperation, HasIndexRanges):
         if problem is not None:
             where = "" if isinstance(self.location, UnknownLoc) else f" at {self.location}"
             raise VerifyException(f"task.for{where}: {problem}")
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        with printer.in_parens():
-            printer.print_list(self.body.block.args, printer.print_ssa_value)
-        printer.print_string(" in ")
-        printer.print_attribute(self.mapping)
-        if self.worker is not None:
-            with printer.in_parens():
-                printer.print_operand(self.worker)
-        if self.unroll is not None:
-            printer.print_string(" unroll")
-        printer.print_string(" ")
-        printer.print_region(
-            self.body, print_entry_block_args=False, print_empty_block=False, print_block_terminators=False
-        )
-        printer.print_op_attributes(self.attributes)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        start = parser.pos
-        arguments = parser.parse_comma_separated_list(
-            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False)
-        )
-        parser.parse_keyword("in")
-        mapping_start = parser.pos
-        mapping = parser.parse_attribute()
-        if not isinstance(mapping, MapAttr):
-            parser.raise_error(f"task.for over {mapping}; accepted: #task.map<...>", mapping_start, parser.pos)
-        worker: SSAValue | None = None
-        if parser.parse_optional_punctuation("(") is not None:
-            worker = parser.parse_operand(IndexType())
-            parser.parse_punctuation(")")
-        types = [IndexType()] * len(arguments)
-        problem = _problem(mapping.data, types, worker is not None)
-        if problem is not None:
-            parser.raise_error(f"task.for: {problem}", start, parser.pos)
-        unroll = parser.parse_optional_keyword("unroll") is not None
-        body = parser.parse_region([a.resolve(IndexType()) for a in arguments])
-        loop = cls(mapping, worker, body, unroll=unroll)
-        loop.attributes |= parser.parse_optional_attr_dict()
-        for trait in loop.get_traits_of_type(SingleBlockImplicitTerminator):
-            ensure_terminator(loop, trait)
-        return loop
 
 
 def _problem(mapping: Mapping, coordinates: Sequence[Attribute], has_worker: bool) -> str | None:
