@@ -498,7 +498,7 @@ SHAPES: tuple[type[RewritePattern], ...] = (
 
 @dataclass(frozen=True)
 class GraphSimplifyPass(ModulePass):
-    """Applies the patterns of `treadle.passes.graph.simplify` until none fits, and removes dead operators.
+    """Applies the patterns of this file until none fits, and removes dead operators.
 
     ```mlir
     %c = graph.conv %x, %w {...} : (tensor<1x3x8x8xf32>, tensor<4x3x3x3xf32>) -> tensor<1x4x6x6xf32>
