@@ -9,12 +9,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType, bf16, f16, f32, f64, i32
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import CastOp, ConvOp, MatmulOp, Operator, PoolOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_quantized_products import is_byte_difference, is_constant
-from treadle.passes.graph.rewriting import read_wide, shape_of, tensor
+from treadle.passes.graph.rewriting import read_wide, replace_with, shape_of, tensor
 from treadle.target import Target
 
 
@@ -112,11 +112,7 @@ def _compute_in(op: Operator, rule: Rule) -> None:
     operands, types = [cast.result for cast in casts], [TensorType(rule.computes_in, op.shape)]
     exact = op.__class__.create(operands=operands, result_types=types, properties=op.properties)
     rounding = CastOp(exact.results[0], op.type.get_element_type())
-    for new in (*casts, exact, rounding):
-        new.location = op.location
-    rounding.result.name_hint = op.result.name_hint
-    Rewriter.insert_op([*casts, exact, rounding], InsertPoint.before(op))
-    Rewriter.replace_op(op, [], [rounding.result])
+    replace_with(op, [*casts, exact, rounding])
     if rule.gives_exact:
         read_wide(rounding.result, exact.results[0])
         _erase_unread(rounding)

@@ -399,22 +399,14 @@ def _reverses(op: Operator) -> bool:
     return any(step < 0 and extent > 1 for step, extent in zip(steps, op.shape, strict=True))
 
 
-class ReshapeOfReshape(RewritePattern):
-    """Only the last of several reshapes counts."""
+class LastOfSeveral(RewritePattern):
+    """Only the last of several reshapes, or broadcasts, counts."""
 
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: ReshapeOp, rewriter: PatternRewriter) -> None:
-        if isinstance(inner := op.x.owner, ReshapeOp) and -1 not in op.shape:
-            replace(rewriter, op, ReshapeOp(inner.x, op.shape))
-
-
-class BroadcastOfBroadcast(RewritePattern):
-    """Only the last of several broadcasts counts."""
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BroadcastOp, rewriter: PatternRewriter) -> None:
-        if isinstance(inner := op.x.owner, BroadcastOp) and -1 not in op.shape:
-            replace(rewriter, op, BroadcastOp(inner.x, op.shape))
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, ReshapeOp | BroadcastOp) or -1 in op.shape:
+            return
+        if isinstance(inner := op.x.owner, ReshapeOp | BroadcastOp) and type(inner) is type(op):
+            replace(rewriter, op, type(op)(inner.x, op.shape))
 
 
 class TransposeOfTranspose(RewritePattern):
@@ -490,8 +482,8 @@ class ReductionOfUnits(RewritePattern):
 
 
 SHAPES: tuple[type[RewritePattern], ...] = (
-    MovesNothing, ReshapeOfReshape, BroadcastOfBroadcast, TransposeOfTranspose, TransposeOfUnits,
-    SliceOfSlice, GatherOfConstant, ReductionOfUnits,
+    MovesNothing, LastOfSeveral, TransposeOfTranspose, TransposeOfUnits, SliceOfSlice,
+    GatherOfConstant, ReductionOfUnits,
 )  # fmt: skip
 """This file's patterns."""
 

@@ -81,6 +81,23 @@ def _replaced(old: Operation, new: Sequence[Operation]) -> list[Operation]:
     return gone[::-1]
 
 
+def replace_with(old: Operator, new: Sequence[Operation], *, name_all: bool = False) -> None:
+    """Outside of walks that rewrite patterns: replaces an operator by operations, of which the last gives its result
+    and takes its name (or all take it), and erases what only computed its operands."""
+    for op in new:
+        op.location = old.location
+    for op in new if name_all else new[-1:]:
+        op.results[0].name_hint = old.result.name_hint
+    sources = [operand.owner for operand in old.operands]
+    Rewriter.insert_op(new, InsertPoint.before(old))
+    Rewriter.replace_op(old, [], [new[-1].results[0]])
+    while sources:
+        source = sources.pop()
+        if isinstance(source, Operator | ConstantOp) and source.parent is not None and not source.result.uses:
+            sources += [operand.owner for operand in source.operands]
+            Rewriter.erase_op(source)
+
+
 def is_uniform(array: Array, value: float) -> bool:
     """Whether every element is `value` (0 is either zero)."""
     return array.size > 0 and bool(np.all(array == value))
@@ -112,6 +129,6 @@ def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | Transpos
 
 
 __all__ = [
-    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "read_wide", "replace", "shape_of",
-    "tensor",
+    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "read_wide", "replace",
+    "replace_with", "shape_of", "tensor",
 ]  # fmt: skip
