@@ -65,10 +65,6 @@ _Steps = tuple[Step, ...]
 _CLEANUP: _Steps = (
     Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
     Step("graph-quantized-products{target=TARGET}", "Before constants are folded, which would dequantise weights."),
-    Step(
-        "graph-float-convolutions{target=TARGET}",
-        "What the last pass made is known to be products of bytes; the others are convolutions like any.",
-    ),
 )
 _OPERATORS: _Steps = (
     Step("graph-simplify", "Batch norms and scales vanish into weights, which must be constants by now."),
@@ -127,8 +123,8 @@ _CPU: Passes = {
         Step("graph-fold-constants", "Exporters leave shape arithmetic that no later pass should meet."),
         *_OPERATORS,
         Step(
-            "graph-widen-convolutions{target=TARGET}",
-            "Those that will be no products, before their images get blocks of vectors of f32.",
+            "graph-legalize-types{target=TARGET operators=conv,pool}",
+            "Windows that will be no products, before their images get blocks of vectors of floats.",
         ),
         Step(
             "graph-block-channels{target=TARGET convolution=CONVOLUTION}",
@@ -141,7 +137,10 @@ _CPU: Passes = {
             "graph-pack-tiles{target=TARGET}",
             "Products by constants, where the core has a unit for tiles of narrow types.",
         ),
-        Step("graph-widen-matmuls", "The CPU's templates sum in f32 only; narrower types are for storage."),
+        Step(
+            "graph-legalize-types{target=TARGET operators=matmul}",
+            "What the unit does not multiply; the CPU's templates sum in f32 only.",
+        ),
         Step(
             "graph-pack-weights{target=TARGET}",
             "Last, when every product exists; packed panels are read as consecutive vectors.",
@@ -185,6 +184,10 @@ _CUDA: Passes = {
         *_CLEANUP,
         Step("graph-fold-constants{keep-tied=true}", "As on the CPU, but tied weights stay one copy."),
         *_OPERATORS,
+        Step(
+            "graph-legalize-types{target=TARGET operators=conv}",
+            "Before images are transposed; products of f16 and bf16 stay, which tensor cores multiply.",
+        ),
         Step(
             "graph-channels-last",
             "After scales went into the filters, so that 16-byte copies take consecutive channels.",

@@ -33,8 +33,8 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.dtypes import epsilon, numpy_dtype
 from treadle.errors import TreadleError
+from treadle.passes.graph.graph_legalize_types import GraphLegalizeTypesPass
 from treadle.passes.graph.graph_mixed_precision import GraphMixedPrecisionPass
-from treadle.passes.graph.graph_widen_matmuls import GraphWidenMatmulsPass
 from treadle.passes.graph.rewriting import tensor
 
 NARROW: dict[str, Attribute] = {"f16": f16, "bf16": bf16}
@@ -191,12 +191,17 @@ def test_an_unknown_precision_is_named() -> None:
         GraphMixedPrecisionPass("f8").apply(Context(), ModuleOp([]))
 
 
+def test_an_operator_without_a_rule_is_named() -> None:
+    with pytest.raises(TreadleError, match=r"no rule for operator 'softmax'; accepted: matmul, conv, pool"):
+        GraphLegalizeTypesPass(operators=("conv", "softmax")).apply(Context(), ModuleOp([]))
+
+
 @pytest.mark.parametrize("element", [np.float16, numpy_dtype(bf16)])
 def test_narrow_products_mean_sums_in_f32(element: Any) -> None:
     """512 products of 1/4: a sum in bfloat16 would stop growing at 64."""
     graph = Graph(np.full((1, 512), 0.5).astype(element), np.full((512, 1), 0.5).astype(element))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
     assert evaluate_module(module, graph.inputs)[0] == 128
-    run_passes(module, [GraphWidenMatmulsPass()])
+    run_passes(module, [GraphLegalizeTypesPass()])
     assert evaluate_module(module, graph.inputs)[0] == 128
     assert elements(module)["matmul"] == {f32}

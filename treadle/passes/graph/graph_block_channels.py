@@ -13,11 +13,11 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import CastOp, ConvOp, PackedConvOp
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_mixed_precision import read_wide
 from treadle.passes.graph.layout.blocked_channels import BlockedChannels, has_groups_of_blocks
 from treadle.passes.graph.layout.blocked_tiles import BLOCK, has_panels, outputs_by_work
 from treadle.passes.graph.layout.images import Images
 from treadle.passes.graph.packed_tiles import BYTES
+from treadle.passes.graph.rewriting import read_wide
 from treadle.target import Target
 
 _MOST_OUTPUTS = {"direct": 0, "winograd2": 2, "winograd4": 4}

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, i32
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ConstantOp, MatmulOp, Operator, TransposeOp
+from treadle.dialects.graph import MatmulOp, TransposeOp
 from treadle.passes.graph.packed_tiles import ByteMatrix, byte_matrix, byte_operand, corrected, corrected_by_both
-from treadle.passes.graph.rewriting import constant_op
+from treadle.passes.graph.rewriting import constant_op, replace_with
 from treadle.target import Target
 
 
@@ -88,24 +88,10 @@ def _multiply_bytes(product: MatmulOp, matrices: _Matrices) -> None:
         return
     if matrix is not None:
         total = MatmulOp(left.value, matrices.stored(matrix, product), sums=i32)
-        _replace(product, [total, *corrected(total.result, left, matrix)])
+        replace_with(product, [total, *corrected(total.result, left, matrix)], name_all=True)
     elif right is not None:
         total = MatmulOp(left.value, right.value, sums=i32)
-        _replace(product, [total, *corrected_by_both(total.result, left, right)])
-
-
-def _replace(product: MatmulOp, new: list[Operation]) -> None:
-    """Replaces a product, and erases what only computed its operands."""
-    for op in new:
-        op.location = product.location
-        op.results[0].name_hint = product.result.name_hint
-    sources = [operand.owner for operand in product.operands]
-    Rewriter.replace_op(product, new, [new[-1].results[0]])
-    while sources:
-        source = sources.pop()
-        if isinstance(source, Operator | ConstantOp) and source.parent is not None and not source.result.uses:
-            sources += [operand.owner for operand in source.operands]
-            Rewriter.erase_op(source)
+        replace_with(product, [total, *corrected_by_both(total.result, left, right)], name_all=True)
 
 
 __all__ = ["GraphMultiplyBytesPass"]

@@ -17,9 +17,8 @@ from treadle.dialects.graph import (
     PackedMatmulOp,
 )
 from treadle.dialects.graph.constant import constant_array
-from treadle.passes.graph.graph_mixed_precision import read_wide
 from treadle.passes.graph.packed_tiles import ByteMatrix, byte_matrix, byte_operand, corrected, panels_of
-from treadle.passes.graph.rewriting import Array, constant_op, shape_of
+from treadle.passes.graph.rewriting import Array, constant_op, read_wide, shape_of
 from treadle.target import Target
 
 

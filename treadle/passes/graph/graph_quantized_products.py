@@ -11,7 +11,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, f32, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import (
     BinaryOp,
@@ -28,7 +27,7 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import integer_limits, ui8
 from treadle.dialects.graph.evaluate import evaluate
-from treadle.passes.graph.rewriting import Array, constant_of, shape_of, tensor
+from treadle.passes.graph.rewriting import Array, constant_of, replace_with, shape_of, tensor
 from treadle.target import Target
 
 # Values that operators compute from constants, before they are folded.
@@ -187,19 +186,8 @@ def _divided(value: SSAValue, scale: SSAValue, new: list[Operation]) -> SSAValue
     known = [x for x in operands if x is not None]
     if len(known) < len(operands):
         return None
-    new.append(_with_operands(op, known))
+    new.append(op.__class__.create(operands=known, result_types=[op.result.type], properties=op.properties))
     return new[-1].results[0]
-
-
-def _with_operands(op: Operation, operands: list[SSAValue]) -> Operation:
-    if isinstance(op, BinaryOp):
-        return BinaryOp(op.kind.data, *operands)
-    if isinstance(op, UnaryOp):
-        return UnaryOp(op.kind.data, *operands)
-    if isinstance(op, ReshapeOp):
-        return ReshapeOp(operands[0], op.shape)
-    assert isinstance(op, TransposeOp)
-    return TransposeOp(operands[0], int_list(op.properties, "perm"))
 
 
 def _quotient(value: SSAValue, scale: SSAValue, new: list[Operation]) -> SSAValue | None:
@@ -289,7 +277,7 @@ def _multiply_integers(op: ConvOp | MatmulOp, *, any_right: bool) -> None:
     one = ReshapeOp(x.scale, [])
     factor = BinaryOp("mul", one.result, scale[-1].results[0])
     result = BinaryOp("mul", product[-1].results[0], factor.result)
-    _replace(op, [*moves, *scale, *product, one, factor, result])
+    replace_with(op, [*moves, *scale, *product, one, factor, result])
 
 
 def _holds(a: SSAValue, b: SSAValue) -> bool:
@@ -318,7 +306,7 @@ def _pool_bytes(op: PoolOp) -> None:
     if difference is not None:
         zero = CastOp(difference.rhs, f32)
         new += [zero, BinaryOp("sub", pool.results[0], zero.result)]
-    _replace(op, [*new, BinaryOp("mul", new[-1].results[0], x.scale)])
+    replace_with(op, [*new, BinaryOp("mul", new[-1].results[0], x.scale)])
 
 
 def _of_columns(op: ConvOp | MatmulOp, w: Dequantized) -> list[Operation]:
@@ -356,19 +344,4 @@ def _divide_constants(op: UnaryOp) -> None:
     if not isinstance(quotient, BinaryOp) or quotient.kind.data != "div" or len(list(op.x.uses)) > 1:
         return
     if shape_of(quotient.lhs) == quotient.shape and (new := divided(quotient.lhs, quotient.rhs)):
-        _replace(quotient, new)
-
-
-def _replace(old: Operator, new: Sequence[Operation]) -> None:
-    """Replaces an operator by operations, of which the last gives its result, and erases what nothing reads then."""
-    for op in new:
-        op.location = old.location
-    new[-1].results[0].name_hint = old.result.name_hint
-    sources = [operand.owner for operand in old.operands]
-    Rewriter.insert_op(new, InsertPoint.before(old))
-    Rewriter.replace_op(old, [], [new[-1].results[0]])
-    while sources:
-        source = sources.pop()
-        if isinstance(source, Operator) and source.parent is not None and not source.result.uses:
-            sources += [operand.owner for operand in source.operands]
-            Rewriter.erase_op(source)
+        replace_with(quotient, new)

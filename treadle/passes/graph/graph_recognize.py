@@ -11,7 +11,7 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 
 from treadle.passes.graph.recognize.attention import ATTENTION
 from treadle.passes.graph.recognize.layer_norm import NORMS
-from treadle.passes.graph.recognize.matching import GELU, SOFTMAX
+from treadle.passes.graph.recognize.softmax_gelu import GELU, SOFTMAX
 
 
 @dataclass(frozen=True)

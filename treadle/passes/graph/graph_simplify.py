@@ -399,22 +399,14 @@ def _reverses(op: Operator) -> bool:
     return any(step < 0 and extent > 1 for step, extent in zip(steps, op.shape, strict=True))
 
 
-class ReshapeOfReshape(RewritePattern):
-    """Only the last of several reshapes counts."""
+class LastOfSeveral(RewritePattern):
+    """Only the last of several reshapes, or broadcasts, counts."""
 
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: ReshapeOp, rewriter: PatternRewriter) -> None:
-        if isinstance(inner := op.x.owner, ReshapeOp) and -1 not in op.shape:
-            replace(rewriter, op, ReshapeOp(inner.x, op.shape))
-
-
-class BroadcastOfBroadcast(RewritePattern):
-    """Only the last of several broadcasts counts."""
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BroadcastOp, rewriter: PatternRewriter) -> None:
-        if isinstance(inner := op.x.owner, BroadcastOp) and -1 not in op.shape:
-            replace(rewriter, op, BroadcastOp(inner.x, op.shape))
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, ReshapeOp | BroadcastOp) or -1 in op.shape:
+            return
+        if isinstance(inner := op.x.owner, ReshapeOp | BroadcastOp) and type(inner) is type(op):
+            replace(rewriter, op, type(op)(inner.x, op.shape))
 
 
 class TransposeOfTranspose(RewritePattern):
@@ -490,15 +482,15 @@ class ReductionOfUnits(RewritePattern):
 
 
 SHAPES: tuple[type[RewritePattern], ...] = (
-    MovesNothing, ReshapeOfReshape, BroadcastOfBroadcast, TransposeOfTranspose, TransposeOfUnits,
-    SliceOfSlice, GatherOfConstant, ReductionOfUnits,
+    MovesNothing, LastOfSeveral, TransposeOfTranspose, TransposeOfUnits, SliceOfSlice,
+    GatherOfConstant, ReductionOfUnits,
 )  # fmt: skip
 """This file's patterns."""
 
 
 @dataclass(frozen=True)
 class GraphSimplifyPass(ModulePass):
-    """Applies the patterns of `treadle.passes.graph.simplify` until none fits, and removes dead operators.
+    """Applies the patterns of this file until none fits, and removes dead operators.
 
     ```mlir
     %c = graph.conv %x, %w {...} : (tensor<1x3x8x8xf32>, tensor<4x3x3x3xf32>) -> tensor<1x4x6x6xf32>

@@ -1,4 +1,4 @@
-"""Shared by the patterns on graph operators: constants, and replacement that keeps locations."""
+"""Shared by the passes on graph operators: constants, replacement that keeps locations, and what casts round."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter
-from xdsl.rewriter import InsertPoint
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import ConstantOp, Operator
+from treadle.dialects.graph import CastOp, ConstantOp, Operator, ReshapeOp, TransposeOp
 from treadle.dialects.graph.constant import constant_array, constant_attribute
+from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.location import MOST_NODES, fused_location
 
@@ -80,11 +81,54 @@ def _replaced(old: Operation, new: Sequence[Operation]) -> list[Operation]:
     return gone[::-1]
 
 
+def replace_with(old: Operator, new: Sequence[Operation], *, name_all: bool = False) -> None:
+    """Outside of walks that rewrite patterns: replaces an operator by operations, of which the last gives its result
+    and takes its name (or all take it), and erases what only computed its operands."""
+    for op in new:
+        op.location = old.location
+    for op in new if name_all else new[-1:]:
+        op.results[0].name_hint = old.result.name_hint
+    sources = [operand.owner for operand in old.operands]
+    Rewriter.insert_op(new, InsertPoint.before(old))
+    Rewriter.replace_op(old, [], [new[-1].results[0]])
+    while sources:
+        source = sources.pop()
+        if isinstance(source, Operator | ConstantOp) and source.parent is not None and not source.result.uses:
+            sources += [operand.owner for operand in source.operands]
+            Rewriter.erase_op(source)
+
+
 def is_uniform(array: Array, value: float) -> bool:
     """Whether every element is `value` (0 is either zero)."""
     return array.size > 0 and bool(np.all(array == value))
 
 
+# Readers of a rounded tensor that widen it again, and may read what it was rounded from.
+
+
+def read_wide(rounded: SSAValue, exact: SSAValue) -> None:
+    """Has readers that widen a rounded tensor read the exact one instead, also behind operators that only move it."""
+    for reader in list(dict.fromkeys(use.operation for use in rounded.uses)):
+        if isinstance(reader, CastOp) and reader.type == exact.type:
+            Rewriter.replace_op(reader, [], [exact])
+        elif isinstance(reader, ReshapeOp | TransposeOp):
+            moved = _moved(reader, exact)
+            moved.location, moved.result.name_hint = reader.location, reader.result.name_hint
+            Rewriter.insert_op(moved, InsertPoint.after(reader))
+            read_wide(reader.result, moved.result)
+            for op in (reader, moved):
+                if not op.result.uses:
+                    Rewriter.erase_op(op)
+
+
+def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | TransposeOp:
+    """The operator on another tensor of the same shape."""
+    if isinstance(op, ReshapeOp):
+        return ReshapeOp(value, op.shape)
+    return TransposeOp(value, int_list(op.properties, "perm"))
+
+
 __all__ = [
-    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "replace", "shape_of", "tensor",
+    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "read_wide", "replace",
+    "replace_with", "shape_of", "tensor",
 ]  # fmt: skip

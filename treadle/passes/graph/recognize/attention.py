@@ -25,10 +25,15 @@ from treadle.dialects.graph import (
 from treadle.dialects.graph.definition import int_list
 from treadle.dialects.graph.dtypes import is_float, is_float_dtype, lowest, numpy_dtype
 from treadle.dialects.graph.elementwise import broadcast_shapes
-from treadle.passes.graph.recognize.matching import binary, either, scalar_of, unary
+from treadle.passes.graph.recognize.patterns import Applied, Capture, Number, scalar_of, unary
 from treadle.passes.graph.rewriting import Array, constant_of, constant_op, replace, shape_of, tensor
 
 Shape = tuple[int, ...]
+
+
+_X = Capture("x")
+_GUARDED = Applied(WhereOp, (unary("isnan", _X), Number(0), _X))
+_SUM = Capture("scores") + Capture("mask")
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,7 @@ def _probabilities(value: SSAValue) -> tuple[SoftmaxOp | None, bool]:
     value, guard = _behind_batch_reshapes(value), False
     choice = value.owner
     if isinstance(choice, WhereOp) and value.has_one_use():
-        tested = unary(choice.condition, "isnan")
-        if tested is not choice.b or scalar_of(choice.a) != 0.0 or len(list(choice.b.uses)) != 2:
+        if not any(_GUARDED.matches(value)) or len(list(choice.b.uses)) != 2:
             return None, False
         value, guard = choice.b, True
     elif not value.has_one_use():
@@ -155,7 +159,8 @@ def _shortened(value: SSAValue) -> _Scores | None:
 
 
 def _added_mask(value: SSAValue) -> _Scores | None:
-    for scores, mask in either(value, "add"):
+    for match in _SUM.matches(value):
+        scores, mask = match["scores"], match["mask"]
         inner = _scores(scores) if _spreads(mask, shape_of(scores)) else None
         if inner is not None and inner.mask is None and not inner.causal:
             lead = shape_of(value)[:-2]
@@ -234,15 +239,12 @@ def _spreads(mask: SSAValue, scores: Shape) -> bool:
 
 def _scaled(value: SSAValue) -> tuple[SSAValue | None, float]:
     """What a value is a multiple of, and the factor."""
-    for x, constant in either(value, "mul"):
-        factor = scalar_of(constant)
-        if factor is not None and shape_of(x) == shape_of(value):
-            return x, factor
-    quotient = binary(value, "div")
-    divisor = None if quotient is None else scalar_of(quotient[1])
-    if quotient is None or not divisor or shape_of(quotient[0]) != shape_of(value):
-        return None, 1.0
-    return quotient[0], 1.0 / divisor
+    for match in (_X * Number("factor")).matches(value):
+        return match["x"], match.number("factor")
+    for match in (_X / Number("divisor")).matches(value):
+        if divisor := match.number("divisor"):
+            return match["x"], 1.0 / divisor
+    return None, 1.0
 
 
 def _unscaled(value: SSAValue, steps: _Steps) -> tuple[SSAValue, float]:

@@ -6,25 +6,51 @@ and bias. So a few small patterns cover every exporter's order of the operators.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from treadle.dialects.graph import BinaryOp, BroadcastOp, LayerNormOp, ReshapeOp, RmsNormOp
-from treadle.dialects.graph.dtypes import is_float, numpy_dtype
-from treadle.passes.graph.recognize.matching import (
-    binary,
-    divided_by_root,
-    either,
+from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.passes.graph.recognize.patterns import (
+    Applied,
+    Capture,
+    Match,
+    Number,
+    Pattern,
     inverse_root,
-    row_mean,
-    same_value,
-    scalar_of,
+    mean,
+    root,
+    square,
 )
-from treadle.passes.graph.rewriting import constant_of, constant_op, is_uniform, replace, shape_of, tensor
+from treadle.passes.graph.rewriting import constant_of, constant_op, replace, shape_of, tensor
+
+
+def _over_root(x: Pattern, y: Pattern) -> Pattern:
+    return x / root(y) | x * inverse_root(y)
+
+
+_X, _SCALE, _BIAS, _EPSILON = Capture("x"), Capture("scale"), Capture("bias"), Number("epsilon")
+_MEAN = mean(_X, like="x")
+_CENTRED = _X - _MEAN
+_SPREAD = mean(square(_CENTRED), like="x") + _EPSILON
+_LAYER_NORM = _over_root(_CENTRED, _SPREAD)
+_RMS_NORM = _over_root(_X, mean(square(_X), like="x") + _EPSILON)
+_FACTOR = Capture("factor", _SCALE * inverse_root(_SPREAD))
+_SCALE_AND_SHIFT = _X * _FACTOR + (_BIAS - _MEAN * _FACTOR)
+
+
+def _rows(pattern: Pattern, op: BinaryOp) -> Iterator[tuple[Match, int, float]]:
+    """The ways in which an operator normalises rows, the first of the dimensions that are one, and epsilon."""
+    for match in pattern.matches(op.result):
+        shape, dims, epsilon = shape_of(match["x"]), match.dims or (), match.number("epsilon")
+        are_last = dims == tuple(range(len(shape) - len(dims), len(shape))) and DYNAMIC_INDEX not in shape
+        if dims and are_last and shape == op.shape and epsilon > 0:
+            yield match, dims[0], epsilon
 
 
 class WrittenLayerNorm(RewritePattern):
@@ -33,16 +59,9 @@ class WrittenLayerNorm(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
-        if not is_float(op.type.get_element_type()):
-            return
-        for deviation, spread in divided_by_root(op.result):
-            variance = _plus_epsilon(spread)
-            centred = _centred(deviation)
-            if variance is None or centred is None or _variance_of(variance[0]) != centred:
-                continue
-            x, dim = centred
-            one, zero = _uniform(x, dim, 1.0), _uniform(x, dim, -0.0)
-            replace(rewriter, op, [one, zero, LayerNormOp(x, one.result, zero.result, dim, variance[1])])
+        for match, dim, epsilon in _rows(_LAYER_NORM, op):
+            one, zero = (_uniform(match["x"], dim, number) for number in (1.0, -0.0))
+            replace(rewriter, op, [one, zero, LayerNormOp(match["x"], one.result, zero.result, dim, epsilon)])
             return
 
 
@@ -51,38 +70,13 @@ class WrittenAsScaleAndShift(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
-        for product, rest in either(op.result, "add"):
-            shift = binary(rest, "sub")
-            if shift is None:
-                continue
-            for x, factor in either(product, "mul"):
-                found = self._matched(x, factor, shift[1])
-                if found is not None and self._rewrite(op, x, shift[0], found, rewriter):
-                    return
-
-    def _matched(self, x: SSAValue, factor: SSAValue, shift: SSAValue) -> tuple[SSAValue, int, float] | None:
-        """The scale, the first normalised dimension and epsilon."""
-        means = [mean for mean, other in either(shift, "mul") if other is factor]
-        averaged = row_mean(means[0]) if means else None
-        if averaged is None or not same_value(averaged[0], x):
-            return None
-        for inverse, scale in either(factor, "mul"):
-            spread = inverse_root(inverse)
-            variance = None if spread is None else _plus_epsilon(spread)
-            if variance is not None and _variance_of(variance[0]) == averaged:
-                return scale, averaged[1], variance[1]
-        return None
-
-    def _rewrite(
-        self, op: BinaryOp, x: SSAValue, bias: SSAValue, found: tuple[SSAValue, int, float], rewriter: PatternRewriter
-    ) -> bool:
-        scale, dim, epsilon = found
-        rows, shifts = _as_rows(scale, x, dim), _as_rows(bias, x, dim)
-        if rows is None or shifts is None or op.shape != shape_of(x):
-            return False
-        norm = LayerNormOp(x, _result(rows, scale), _result(shifts, bias), dim, epsilon)
-        replace(rewriter, op, [*rows, *shifts, norm])
-        return True
+        for match, dim, epsilon in _rows(_SCALE_AND_SHIFT, op):
+            x, scale, bias = (match[name] for name in ("x", "scale", "bias"))
+            rows, shifts = _as_rows(scale, x, dim), _as_rows(bias, x, dim)
+            if rows is not None and shifts is not None:
+                norm = LayerNormOp(x, _result(rows, scale), _result(shifts, bias), dim, epsilon)
+                replace(rewriter, op, [*rows, *shifts, norm])
+                return
 
 
 class WrittenRmsNorm(RewritePattern):
@@ -90,97 +84,34 @@ class WrittenRmsNorm(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
-        if not is_float(op.type.get_element_type()):
-            return
-        for x, spread in divided_by_root(op.result):
-            mean = _plus_epsilon(spread)
-            averaged = None if mean is None else row_mean(mean[0])
-            if mean is None or averaged is None or not _is_square_of(averaged[0], x) or shape_of(x) != op.shape:
-                continue
-            one = _uniform(x, averaged[1], 1.0)
-            replace(rewriter, op, [one, RmsNormOp(x, one.result, averaged[1], mean[1])])
+        for match, dim, epsilon in _rows(_RMS_NORM, op):
+            one = _uniform(match["x"], dim, 1.0)
+            replace(rewriter, op, [one, RmsNormOp(match["x"], one.result, dim, epsilon)])
             return
 
 
-class ScaleOfNorm(RewritePattern):
-    """A product after a norm whose scale is 1, and whose bias is 0, becomes its scale."""
+_PLAIN = Applied(LayerNormOp, (_X, Number(1), Number(0))) | Applied(RmsNormOp, (_X, Number(1)))
+_SCALED = Capture("norm", _PLAIN) * Capture("parameter")
+_SHIFTED = Capture("norm", Applied(LayerNormOp, (_X, _SCALE, Number(0)))) + Capture("parameter")
+
+
+class ParameterOfNorm(RewritePattern):
+    """A product after a norm whose scale is 1, and whose bias is 0, becomes its scale; a sum after a `layer_norm` whose
+    bias is 0 becomes its bias."""
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
-        for normal, scale in either(op.result, "mul"):
-            norm = normal.owner
-            if not isinstance(norm, LayerNormOp | RmsNormOp) or not _is_plain(norm) or not normal.has_one_use():
+        position = 1 if op.kind.data == "mul" else 2
+        for match in (_SCALED | _SHIFTED).matches(op.result):
+            norm, parameter = match["norm"].owner, match["parameter"]
+            if not isinstance(norm, LayerNormOp | RmsNormOp) or not norm.result.has_one_use():
                 continue
-            dim = norm.dim.value.data
-            rows = _as_rows(scale, norm.x, dim)
-            if rows is None or op.shape != norm.shape:
-                continue
-            value, epsilon = _result(rows, scale), norm.epsilon.value.data
-            if isinstance(norm, LayerNormOp):
-                scaled: Operation = LayerNormOp(norm.x, value, norm.bias, dim, epsilon)
-            else:
-                scaled = RmsNormOp(norm.x, value, dim, epsilon)
-            replace(rewriter, op, [*rows, scaled])
-            return
-
-
-class BiasOfNorm(RewritePattern):
-    """A sum after a `layer_norm` whose bias is 0 becomes its bias."""
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: BinaryOp, rewriter: PatternRewriter) -> None:
-        for normal, bias in either(op.result, "add"):
-            norm = normal.owner
-            if not isinstance(norm, LayerNormOp) or not _holds(norm.bias, 0.0) or not normal.has_one_use():
-                continue
-            dim = norm.dim.value.data
-            rows = _as_rows(bias, norm.x, dim)
-            if rows is None or op.shape != norm.shape:
-                continue
-            shifted = LayerNormOp(norm.x, norm.scale, _result(rows, bias), dim, norm.epsilon.value.data)
-            replace(rewriter, op, [*rows, shifted])
-            return
-
-
-def _centred(value: SSAValue) -> tuple[SSAValue, int] | None:
-    """(x, dim) where a value is `x - mean(x)` over the dimensions from `dim` on."""
-    difference = binary(value, "sub")
-    averaged = None if difference is None else row_mean(difference[1])
-    if difference is None or averaged is None:
-        return None
-    return averaged if same_value(averaged[0], difference[0]) else None
-
-
-def _variance_of(value: SSAValue) -> tuple[SSAValue, int] | None:
-    """(x, dim) where a value is the variance of x over the dimensions from `dim` on."""
-    averaged = row_mean(value)
-    if averaged is None:
-        return None
-    squared, dim = averaged
-    power = binary(squared, "pow")
-    pair = binary(squared, "mul")
-    if power is not None and scalar_of(power[1]) == 2.0:
-        pair = power[0], power[0]
-    centred = [] if pair is None else [_centred(side) for side in pair]
-    if len(centred) != 2 or centred[0] is None or centred[0] != centred[1] or centred[0][1] != dim:
-        return None
-    return centred[0]
-
-
-def _is_square_of(value: SSAValue, x: SSAValue) -> bool:
-    power, pair = binary(value, "pow"), binary(value, "mul")
-    if power is not None:
-        return power[0] is x and scalar_of(power[1]) == 2.0
-    return pair is not None and pair[0] is x and pair[1] is x
-
-
-def _plus_epsilon(value: SSAValue) -> tuple[SSAValue, float] | None:
-    """What a small positive constant is added to, and the constant."""
-    for other, constant in either(value, "add"):
-        epsilon = scalar_of(constant)
-        if epsilon is not None and epsilon > 0 and shape_of(other) == shape_of(value):
-            return other, epsilon
-    return None
+            rows = _as_rows(parameter, norm.x, norm.dim.value.data)
+            if rows is not None and op.shape == norm.shape:
+                copy = norm.clone()
+                copy.operands[position] = _result(rows, parameter)
+                replace(rewriter, op, [*rows, copy])
+                return
 
 
 def _as_rows(value: SSAValue, x: SSAValue, dim: int) -> list[Operation] | None:
@@ -210,16 +141,5 @@ def _uniform(x: SSAValue, dim: int, number: float):
     return constant_op(np.full(type.get_shape()[dim:], number, numpy_dtype(type.get_element_type())))
 
 
-def _is_plain(norm: LayerNormOp | RmsNormOp) -> bool:
-    return _holds(norm.scale, 1.0) and (isinstance(norm, RmsNormOp) or _holds(norm.bias, 0.0))
-
-
-def _holds(value: SSAValue, number: float) -> bool:
-    constant = constant_of(value)
-    return constant is not None and is_uniform(constant, number)
-
-
-NORMS: tuple[type[RewritePattern], ...] = (
-    WrittenLayerNorm, WrittenAsScaleAndShift, WrittenRmsNorm, ScaleOfNorm, BiasOfNorm,
-)  # fmt: skip
+NORMS: tuple[type[RewritePattern], ...] = (WrittenLayerNorm, WrittenAsScaleAndShift, WrittenRmsNorm, ParameterOfNorm)
 """This file's patterns."""

@@ -1,6 +1,6 @@
-// RUN: treadle-opt %s -p 'graph-widen-convolutions{target="cpu{matrix_unit=amx}"}' | filecheck %s
-// RUN: treadle-opt %s -p 'graph-widen-convolutions{target="cpu{matrix_unit=vnni}"}' | filecheck %s --check-prefix=NONE
-// RUN: treadle-opt %s -p graph-widen-convolutions | filecheck %s --check-prefix=NONE
+// RUN: treadle-opt %s -p 'graph-legalize-types{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-legalize-types{target="cpu{matrix_unit=vnni}"}' | filecheck %s --check-prefix=NONE
+// RUN: treadle-opt %s -p graph-legalize-types | filecheck %s --check-prefix=NONE
 
 // A depthwise convolution between casts, and maximum pooling of its rounded result; a dense one stays.
 func.func @main(%x: tensor<1x4x8x8xf32>, %w: tensor<4x1x3x3xbf16>, %d: tensor<4x4x1x1xbf16>)

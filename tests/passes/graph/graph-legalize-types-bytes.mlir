@@ -1,6 +1,6 @@
-// RUN: treadle-opt %s -p 'graph-float-convolutions{target="cpu{matrix_unit=amx}"}' | filecheck %s
-// RUN: treadle-opt %s -p 'graph-float-convolutions{target="cpu{matrix_unit=vnni}"}' | filecheck %s
-// RUN: treadle-opt %s -p graph-float-convolutions | filecheck %s --check-prefix=NONE
+// RUN: treadle-opt %s -p 'graph-legalize-types{target="cpu{matrix_unit=amx}"}' | filecheck %s
+// RUN: treadle-opt %s -p 'graph-legalize-types{target="cpu{matrix_unit=vnni}"}' | filecheck %s
+// RUN: treadle-opt %s -p graph-legalize-types | filecheck %s --check-prefix=NONE
 
 // Of bytes by constants, products on the unit; of others, and of groups, convolutions of floats.
 func.func @main(%q: tensor<1x2x4x4xi8>, %v: tensor<2x2x1x1xi32>) -> (tensor<1x2x4x4xi32>, tensor<1x2x4x4xi32>, tensor<1x2x4x4xi32>) {
