@@ -3,7 +3,7 @@ those keys alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import cycle
@@ -45,10 +45,12 @@ class Case:
     causal: bool = False
     guard: bool = False
     dtype: str = "float32"
+    offset: bool = False
+    """Whether the offset of causal rows is data, too."""
 
     @property
     def name(self) -> str:
-        flags = [word for word in ("causal", "guard") if getattr(self, word)]
+        flags = [word for word in ("causal", "guard", "offset") if getattr(self, word)]
         tile = [f"{name}={value}" for name, value in self.choices.items()]
         return " ".join([str(self.sizes), *flags, f"mask {self.mask}", *tile])
 
@@ -63,23 +65,28 @@ class Case:
         near = [times * keys + off for times in (1, 2) for off in (-1, 0, 1)]
         return sorted({x for x in (1, 2, 3, 7, 17, *near, n - 1, n) if 1 <= x <= n})
 
-    def inputs(self, length: int) -> list[Array]:
-        """Queries, keys, values and the mask if there is one, no numbers beyond the length, and the length."""
+    def inputs(self, length: int, offset: int = 0) -> list[Array]:
+        """Queries, keys, values and the mask if there is one, no numbers beyond the length, the length, and the offset
+        if there is one."""
         shapes = [*self.sizes.shapes, *([] if self.mask is None else [self.mask])]
         found = arrays(shapes, self.dtype)
         for n, x in enumerate(found[1:3]):
             x[..., max(length, 0) :, :] = BEYOND[n]
         if self.mask and self.mask[-1] == self.sizes.n:
             found[3][..., max(length, 0) :] = BEYOND[1]
-        return [*found, np.array(length)]
+        return [*found, np.array(length), *([np.array(offset)] if self.offset else [])]
 
     def graph(self, length: int) -> Graph:
         return Graph(*self.inputs(length))
 
     def attention(self, graph: Graph) -> SSAValue:
-        q, k, v, *mask, length = graph.block.args
+        return graph.add(self._of(graph.block.args))
+
+    def _of(self, operands: Sequence[SSAValue]) -> AttentionOp:
+        q, k, v, *rest = operands
+        mask = None if self.mask is None else rest.pop(0)
         flags = {"causal": self.causal, "guard": self.guard}
-        return graph.add(AttentionOp(q, k, v, mask[0] if mask else None, length, scale=self.scale, **flags))
+        return AttentionOp(q, k, v, mask, *rest, scale=self.scale, **flags)
 
     def module(self) -> ModuleOp:
         """The scheduled program."""
@@ -88,14 +95,13 @@ class Case:
 
     def op(self) -> AttentionOp:
         """The operator, whose operands belong to no program."""
-        q, k, v, *mask, length = [tensor(*x.shape, dtype=x.dtype.name) for x in self.inputs(1)]
-        flags = {"causal": self.causal, "guard": self.guard}
-        return AttentionOp(q, k, v, mask[0] if mask else None, length, scale=self.scale, **flags)
+        return self._of([tensor(*x.shape, dtype=x.dtype.name) for x in self.inputs(1)])
 
     def check(self, actual: Array, inputs: list[Array]) -> None:
         """Compares a result with attention of the keys that exist, causality an added mask."""
-        q, k, v, *masks, given = inputs
         m, n = self.sizes.m, self.sizes.n
+        q, k, v, *masks, given = inputs[: len(inputs) - self.offset]
+        offset = min(max(int(inputs[-1]), -m), n) if self.offset else n - m
         length = min(max(int(given), 0), n)
         if not length:
             np.testing.assert_array_equal(actual, np.zeros_like(actual))
@@ -104,7 +110,7 @@ class Case:
         for mask in masks:
             added = added + (mask[..., :length] if mask.shape and mask.shape[-1] == n else mask)
         if self.causal:
-            added = np.where(np.tri(m, length, n - m, dtype=np.bool_), added, -np.inf).astype(self.dtype)
+            added = np.where(np.tri(m, length, offset, dtype=np.bool_), added, -np.inf).astype(self.dtype)
         values = (q, k[..., :length, :], v[..., :length, :], added)
         operands = [tensor(*x.shape, dtype=self.dtype) for x in values]
         op = AttentionOp(*operands, scale=self.scale, guard=self.guard)
@@ -225,6 +231,80 @@ def test_attention_that_is_written_out(name: str, length: int, written: dict[str
     inputs = case.inputs(min(length, case.sizes.n))
     (actual,) = written[runner][name].run(inputs)
     case.check(actual, inputs)
+
+
+# Causal rows behind a past, whose length is data.
+
+BEHIND = [
+    Case(Sizes((1,), 4, 2, 16, 40, 5, 7), TILES[0], causal=True, offset=True),
+    Case(Sizes((), 1, 1, 9, 600, 8, 8), TILES[1], causal=True, guard=True, offset=True),
+    Case(Sizes((2,), 4, 2, 21, 37, 19, 27), TILES[2], (1, 1, 21, 37), causal=True, offset=True),
+    Case(Sizes((), 1, 1, 40, 13, 4, 12), TILES[0], causal=True, guard=True, offset=True),
+]
+
+
+def ends(case: Case) -> Iterator[tuple[int, int]]:
+    """Lengths and offsets: no past, one row, the last row at the last key, beyond all."""
+    m, n = case.sizes.m, case.sizes.n
+    for length in (0, 1, 17, n):
+        for offset in sorted({-m - 3, -1, 0, 1, length - 1, length - m, n - m, 2**40}):
+            yield length, offset
+
+
+@cache
+def behind() -> dict[str, CompiledProgram]:
+    """Programs of the CPU's kernel in one library."""
+    return compile_programs([print_program(c.name, c.module(), TARGET, after="fuse") for c in BEHIND], TARGET)
+
+
+@pytest.mark.parametrize("case", BEHIND, ids=lambda case: case.name)
+def test_every_offset_of_the_cpus_kernel(case: Case) -> None:
+    for length, offset in ends(case):
+        inputs = case.inputs(length, offset)
+        (actual,) = behind()[case.name].run(inputs)
+        case.check(actual, inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("attention_cuda", Case(Sizes((1,), 2, 1, 7, 37, 5, 9), {}, causal=True, offset=True)),
+        (
+            "attention_cuda",
+            Case(
+                Sizes((), 1, 1, 23, 3, 3, 3), {"rows": 4, "columns": 16, "threads": 64, "lanes": 16},
+                causal=True, guard=True, offset=True,
+            ),
+        ),
+        ("attention_mma", Case(Sizes((), 1, 1, 33, 33, 4, 4), {}, causal=True, dtype="float16", offset=True)),
+        (
+            "attention_mma",
+            Case(
+                Sizes((1,), 2, 1, 7, 37, 5, 9), {"columns": 32, "parts": 2}, (1, 1, 7, 37),
+                causal=True, guard=True, dtype="float16", offset=True,
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_every_offset_of_a_gpus_kernel(name: str, case: Case) -> None:
+    op, template = case.op(), TEMPLATES[name]
+    kernel = template.build(op, template.default(op, GPU) | dict(case.choices), GPU, "kernel")
+    kernel.verify()
+    runner = Kernel(kernel)
+    for length, offset in ends(case):
+        inputs = case.inputs(length, offset)
+        case.check(runner.run(inputs), inputs)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_offsets_through_the_whole_pipeline(dtype: str, runner: str) -> None:
+    """Of f64 it is written out on both targets."""
+    case = Case(Sizes((1,), 4, 2, 16, 29, 8, 6), {}, (1, 1, 1, 29), causal=True, guard=True, dtype=dtype, offset=True)
+    for length, offset in ((29, 13), (20, 4), (5, -3)):
+        graph = Graph(*case.inputs(length, offset))
+        (actual,) = RUNNERS[runner](graph.module(case.attention(graph)), graph.inputs)
+        case.check(actual, list(graph.inputs))
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -126,12 +126,15 @@ def rms_norm(x: str, scale: str, dim: int) -> str:
     return two("rms_norm", x, scale, x, f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}")
 
 
-def attention(q: str, k: str, v: str, y: str, mask: str = "", length: str = "") -> str:
+def attention(
+    q: str, k: str, v: str, y: str, mask: str = "", length: str = "", offset: str = "", causal: int = 1
+) -> str:
     """A `graph.attention`."""
     operands = f"{{%q: {q}}}, {{%k: {k}}}, {{%v: {v}}}" + (f" mask {{%m: {mask}}}" if mask else "")
     operands += f" length {{%n: {length}}}" if length else ""
+    operands += f" offset {{%p: {offset}}}" if offset else ""
     types = ", ".join([q, k, v] + ([mask] if mask else []))
-    attributes = "{scale = 1.250000e-01 : f64, causal = 1 : i64, guard = 0 : i64}"
+    attributes = f"{{scale = 1.250000e-01 : f64, causal = {causal} : i64, guard = 0 : i64}}"
     return f"%y = graph.attention {operands} {attributes} : ({types}) -> {y}"
 
 

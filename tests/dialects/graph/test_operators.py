@@ -86,6 +86,16 @@ GOOD = [
         "tensor<2x4x5x8xf32>", "tensor<2x2x6x8xf32>", "tensor<2x2x6x3xf32>", "tensor<2x4x5x3xf32>", "tensor<1x6xf32>"
     ),
     attention("tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>", length="tensor<i64>"),
+    attention("tensor<5x8xf32>", "tensor<6x8xf32>", "tensor<6x3xf32>", "tensor<5x3xf32>", offset="tensor<i64>"),
+    attention(
+        "tensor<5x8xf32>",
+        "tensor<6x8xf32>",
+        "tensor<6x3xf32>",
+        "tensor<5x3xf32>",
+        "tensor<5x6xf32>",
+        "tensor<i64>",
+        "tensor<i64>",
+    ),
     attention(
         "tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>", "tensor<6xf32>", "tensor<i64>"
     ),
@@ -313,6 +323,7 @@ REJECTED = [
     (attention(Q, Q, Q, Q, "tensor<3x5xf32>"), "a mask tensor<3x5xf32> does not broadcast to the scores (1, 4, 5, 5)"),
     (attention(Q, Q, Q, Q, "tensor<5xi64>"), "a mask tensor<5xi64>: floats are needed"),
     (attention(Q, Q, Q, Q, length="tensor<i32>"), "operand is used with type tensor<i64>, but has been previously"),
+    (attention(Q, Q, Q, Q, offset="tensor<i64>", causal=0), "an offset of attention that is not causal"),
     (attention(Q, Q, Q, Q, "tensor<2x1x5x5xf32>"), "does not broadcast to the scores (1, 4, 5, 5)"),
     (compute(READ, "tensor<4xf32>"), "2 indices define tensor<4xf32>: expected its rank"),
     (compute(READ, "tensor<4x8xf16>"), "yields f32, elements are f16"),
@@ -358,7 +369,7 @@ def test_a_length_is_a_scalar_of_i64():
     q = test_dialect.TestOp(result_types=[TensorType(f32, [5, 8])]).results[0]
     for type in (TensorType(i64, [1]), TensorType(i32, [])):
         length = test_dialect.TestOp(result_types=[type]).results[0]
-        with pytest.raises(VerifyException, match=re.escape(f"a length {type}: expected tensor<i64>")):
+        with pytest.raises(VerifyException, match=re.escape(f"a length or an offset {type}: expected tensor<i64>")):
             AttentionOp(q, q, q, length=length)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IntegerAttr, TensorType, f64, i32, i64
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, IndexType, IntegerAttr, TensorType, f64, i32, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -20,7 +21,16 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar, int_list, require, shape_of, widened
+from treadle.dialects.graph.definition import (
+    DefinitionBuilder,
+    Operator,
+    Scalar,
+    int_list,
+    integer,
+    require,
+    shape_of,
+    widened,
+)
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.graph.elementwise import broadcast_shapes, convert
 from treadle.dialects.graph.movement import extent
@@ -55,9 +65,12 @@ class AttentionOp(Operator):
     equal, sees what is not after it and below `length`. A length below 0 counts as 0, one beyond `N` as `N`; a row of 0
     keys gives 0.
 
+    With an `offset`, data as well, a causal row `i` sees the columns up to `i + offset`: rows behind a past of so many
+    keys. Offsets from `-M` to `N` are told apart.
+
     Rejected: ranks below 2 or that differ, integers, element types that differ, a head size, a number of keys or
     batch dimensions that do not fit, heads that are no multiple of the groups, a mask of integers or one that does
-    not broadcast, a length that is no `tensor<i64>`.
+    not broadcast, a length or an offset that is no `tensor<i64>`, an offset of attention that is not causal.
     """
 
     name = "graph.attention"
@@ -66,13 +79,14 @@ class AttentionOp(Operator):
     v = operand_def(TensorType)
     mask = opt_operand_def(TensorType)
     length = opt_operand_def(EqAttrConstraint(TensorType(i64, [])))
+    offset = opt_operand_def(EqAttrConstraint(TensorType(i64, [])))
     scale = prop_def(FloatAttr)
     causal = prop_def(IntegerAttr)
     guard = prop_def(IntegerAttr)
     irdl_options = (ParsePropInAttrDict(), AttrSizedOperandSegments(as_property=True))
     traits = traits_def(Pure())
     assembly_format = (
-        "$q `,` $k `,` $v (`mask` $mask^)? (`length` $length^)? attr-dict `:` "
+        "$q `,` $k `,` $v (`mask` $mask^)? (`length` $length^)? (`offset` $offset^)? attr-dict `:` "
         "`(` type($q) `,` type($k) `,` type($v) (`,` type($mask)^)? `)` `->` type($result)"
     )
 
@@ -83,22 +97,26 @@ class AttentionOp(Operator):
         v: SSAValue,
         mask: SSAValue | None = None,
         length: SSAValue | None = None,
+        offset: SSAValue | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
         guard: bool = False,
     ):
-        optional = [[] if operand is None else [operand] for operand in (mask, length)]
+        optional = [[] if operand is None else [operand] for operand in (mask, length, offset)]
         segments = DenseArrayBase.from_list(i32, [1, 1, 1, *map(len, optional)])
-        operands = [q, k, v, *optional[0], *optional[1]]
+        operands = [q, k, v, *optional[0], *optional[1], *optional[2]]
         super().__init__(operands, scale=FloatAttr(scale, f64), **{_SEGMENTS: segments}, causal=causal, guard=guard)
 
     @classmethod
     def group(
         cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
     ) -> Sequence[SSAValue | Sequence[SSAValue]]:
-        end = 3 + int_list(properties, _SEGMENTS)[3]
-        return [*operands[:3], operands[3:end], operands[end:]]
+        grouped, end = list[SSAValue | Sequence[SSAValue]](operands[:3]), 3
+        for count in int_list(properties, _SEGMENTS)[3:]:
+            grouped.append(operands[end : end + count])
+            end += count
+        return grouped
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -113,11 +131,13 @@ class AttentionOp(Operator):
         if len(q) > 2:
             require(k[-3] >= 1 and q[-3] % k[-3] == 0, f"{q[-3]} heads are not a multiple of {k[-3]} groups")
         scores = (*q[:-1], k[-2])
-        *_, masks, lengths = int_list(properties, _SEGMENTS)
+        masks = int_list(properties, _SEGMENTS)[3]
         if masks:
             _check_mask(types[3], scores)
-        if lengths:
-            require(types[-1] == TensorType(i64, []), f"a length {types[-1]}: expected tensor<i64>")
+        for type in types[3 + masks :]:
+            require(type == TensorType(i64, []), f"a length or an offset {type}: expected tensor<i64>")
+        if int_list(properties, _SEGMENTS)[-1]:
+            require(bool(integer(properties, "causal")), "an offset of attention that is not causal", "causal = 1")
         return TensorType(element, [*q[:-1], v[-1]])
 
     @property
@@ -180,9 +200,17 @@ class AttentionOp(Operator):
             score = b.add(score, convert(b, b.broadcast_at(self.mask, [*batch, i, n]), score.type))
         if self.causal.value.data:
             rows, keys = self.scores_shape[-2:]
-            visible = b.binary("le", n, b.binary("add", i, keys - rows))
+            offset = keys - rows if self.offset is None else offset_of(b, b.at(self.offset, []), rows, keys)
+            visible = b.binary("le", n, b.binary("add", i, offset))
             score = b.select(visible, score, b.constant(-inf, score.type))
         return score
+
+
+def offset_of(b: DefinitionBuilder, offset: Scalar, rows: int, keys: int) -> Scalar:
+    """An offset that is data, as an index within what is told apart."""
+    # A GPU's index may have 32 bits: the number is brought into range before it is truncated.
+    given = b.binary("max", b.binary("min", offset, b.constant(keys, i64)), b.constant(-rows, i64))
+    return b.insert(arith.IndexCastOp(given, IndexType()))
 
 
 def _check_mask(mask: TensorType, scores: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import prod
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -47,27 +47,27 @@ def attention(
     scale: float,
     causal: bool = False,
     guard: bool = False,
+    length: Tensor | None = None,
+    offset: Tensor | None = None,
 ) -> Tensor:
-    """`graph.attention`, of extents of a call: keys end at theirs, and a causal row sees what is not after it where the
-    last row sees the last key.
+    """`graph.attention`, of extents of a call: keys end at theirs, and the last row of causal attention sees the last
+    key.
 
     mask: is added to the scores, in floats
+    length, offset: as the operator takes them, numbers of i64, where they are no extents
     """
     rows, keys = q.shape[-2], k.shape[-2]
-    if causal and rows != keys and is_symbolic((rows, keys)):
-        last_seen = g.add(g.iota(rows), g.numbers(keys - rows))
-        seen = g.binary("le", g.iota(keys), g.reshape(last_seen, (rows, 1)))
-        hidden = g.where(seen, g.scalar(0.0, q), g.scalar(-inf, q))
-        mask, causal = hidden if mask is None else g.add(mask, hidden), False
-    ends = [g.numbers(keys)] if isinstance(keys, Extent) else []
-    given = [q, k, v, *([] if mask is None else [mask]), *ends]
+    end = length or (g.numbers(keys) if isinstance(keys, Extent) else None)
+    if causal and offset is None and rows != keys and is_symbolic((rows, keys)):
+        offset = g.numbers(keys - rows)
+    optional = [each for each in (mask, end, offset) if each is not None]
 
     def build(s: Sequence[SSAValue]) -> AttentionOp:
-        added = s[3] if mask is not None else None
-        length = s[-1] if ends else None
-        return AttentionOp(s[0], s[1], s[2], added, length, scale=scale, causal=causal, guard=guard)
+        given = iter(s[3:])
+        added, ends, behind = (None if each is None else next(given) for each in (mask, end, offset))
+        return AttentionOp(s[0], s[1], s[2], added, ends, behind, scale=scale, causal=causal, guard=guard)
 
-    return g.emit(build, *given)
+    return g.emit(build, q, k, v, *optional)
 
 
 # Normalisation by statistics of the tensor itself.

@@ -470,8 +470,8 @@ def _attention(op: AttentionOp, operands: Sequence[Extents], shape: Extents) -> 
         raise Misfit(f"attention of {q} to {k} and {v}, which do not fit in every call", _EQUAL)
     if (isinstance(keys, Extent) and op.length is None) or is_symbolic((*q[-3:-2], *k[-3:-2], q[-1], v[-1])):
         raise Misfit("attention of symbolic heads, or to symbolic keys without a length", "keys with a length")
-    if op.causal.value.data and not _is_same(rows, keys):
-        raise Misfit(f"causal attention of {rows} rows to {keys} keys", "as many rows as keys, or a mask")
+    if op.causal.value.data and op.offset is None and not _is_same(rows, keys):
+        raise Misfit(f"causal attention of {rows} rows to {keys} keys", "as many rows as keys, or an offset")
     if op.mask is not None:
         _spread_to(operands[3], (*q[:-1], keys))
     return (*q[:-1], v[-1])

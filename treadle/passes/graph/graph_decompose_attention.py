@@ -122,6 +122,10 @@ def _masked(op: AttentionOp, scores: SSAValue, step: Step) -> SSAValue:
     if op.causal.value.data:
         rows, keys = op.scores_shape[-2:]
         seen = step(constant_op(np.tri(rows, keys, keys - rows, dtype=np.bool_)))
+        if op.offset is not None:
+            numbers = (np.arange(keys), np.arange(rows).reshape(rows, 1))
+            column, row = (step(constant_op(each)) for each in numbers)
+            seen = step(BinaryOp("le", column, step(BinaryOp("add", row, op.offset))))
         scores = step(WhereOp(seen, scores, step(constant_op(np.array(-inf, dtype)))))
     return _below(scores, op, len(op.shape) - 1, -inf, step)
 

@@ -23,6 +23,7 @@ from treadle.schedules.templates.attention_tile import (
     blocks_of,
     mask_element,
     mask_varies,
+    may_see_none,
     share_of_keys,
     work_tile,
 )
@@ -62,7 +63,7 @@ class AttentionCpu(Template):
     def fits(self, anchor: Anchor) -> bool:
         if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
             return False
-        types = [o.type for o in anchor.operands if o is not anchor.length]
+        types = [o.type for o in anchor.operands if o not in (anchor.length, anchor.offset)]
         return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
@@ -92,8 +93,8 @@ class AttentionCpu(Template):
             by_row, _ = mask_varies(anchor.mask.type)
             elements = prod(anchor.shape[:-2]) * n * (m if by_row else blocks * target.lanes)
             reads.append((anchor.mask, Fraction(elements, prod(anchor.mask.type.get_shape()))))
-        if anchor.length is not None:
-            reads.append((anchor.length, Fraction(prod(anchor.shape[:-2]) * blocks)))
+        ends = [each for each in (anchor.length, anchor.offset) if each is not None]
+        reads += [(each, Fraction(prod(anchor.shape[:-2]) * blocks)) for each in ends]
         return sum((times for x, times in reads if x is operand), start=Fraction(0))
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
@@ -225,8 +226,8 @@ class AttentionCpuKernel:
         work = work_tile(b, anchor, self.queries, self.keys)
         self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
         # Rows that see no key divide by the sum of a hidden one's weights, which is NaN, as the definition has it.
-        self.tiles = work.tiles.max(1) if self.is_causal and self.m > self.n else work.tiles
-        self.length = work.length
+        self.tiles = work.tiles.max(1) if self.is_causal and may_see_none(work.offset) else work.tiles
+        self.length, self.offset = work.length, work.offset
         self.visible = (self.tiles * self.keys).min(work.length)
         self.last_key = self.n - 1 if isinstance(work.length, int) else work.length.max(1) - 1
         query = self._packed_queries()
@@ -311,7 +312,7 @@ class AttentionCpuKernel:
         if self.anchor.mask is not None:
             score = b.add(score, b.load(scores, [key, i]))
         if self.is_causal:
-            seen = self._key(key) <= self.first_row + i + (self.n - self.m)
+            seen = self._key(key) <= self.first_row + i + self.offset
             score = b.select(seen, score, b.constant(-inf, f32))
         return score
 

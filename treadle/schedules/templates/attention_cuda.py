@@ -210,7 +210,8 @@ class AttentionKernel:
         b, tile = self.b, self.tile
         work = work_tile(b, self.anchor, tile.rows, tile.columns)
         self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
-        self.tiles, self.most_tiles, self.length = work.tiles, work.most_tiles, work.length
+        self.tiles, self.most_tiles = work.tiles, work.most_tiles
+        self.length, self.offset = work.length, work.offset
         self.strip, self.lane = b.thread // tile.lanes, b.thread % tile.lanes
 
     def _operands(self) -> tuple[_Operand, _Operand, _Operand]:
@@ -383,7 +384,7 @@ class AttentionKernel:
         seen = [column < self.length] if end_of(self.length, tile.columns) is not None else []
         if self.anchor.causal.value.data:
             row = self.first_row + self._row(i)
-            seen.append(column <= row + (self.n - self.m))
+            seen.append(column <= row + self.offset)
         visible = all_of(seen)
         return score if visible is None else b.select(visible, score, b.constant(-inf, f32))
 

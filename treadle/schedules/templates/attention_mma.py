@@ -294,7 +294,7 @@ class AttentionMmaKernel:
         is_ragged, is_causal = end_of(length, tile.columns) is not None, bool(self.anchor.causal.value.data)
         if not is_ragged and not is_causal:
             return
-        reach = self.work.first_row + (self.n - self.m)
+        reach = self.work.first_row + self.work.offset
         needed = first_key + (tile.own_columns - 1) > reach + self.row if is_causal else None
         if is_ragged:
             static = isinstance(length, int)

@@ -9,6 +9,7 @@ from math import ceil, gcd, prod
 from xdsl.dialects.builtin import TensorType, f32
 
 from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.attention import offset_of
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.movement import extent
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
@@ -145,7 +146,8 @@ class WorkTile:
     """A block's part of the result, and the keys that it reads.
 
     first_row: of the block; head: of queries and result; shared_head: of keys and values; tiles: of keys that the
-    block reads; most_tiles: that any block reads; length: how many keys exist
+    block reads; most_tiles: that any block reads; length: how many keys exist; offset: by how much the last column that
+    a row of causal attention sees lies beyond its own number
     """
 
     first_row: Index
@@ -154,6 +156,7 @@ class WorkTile:
     tiles: Index
     most_tiles: int
     length: Index | int
+    offset: Index | int
 
 
 def blocks_of(anchor: AttentionOp, rows: int) -> int:
@@ -174,24 +177,41 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) ->
     head = (b.block // parts).delinearize(batch) if batch else []
     shared_head = [*head[:-1], head[-1] // anchor.group_size] if head else []
     most_tiles = ceil(n / columns)
-    length = _length(b, anchor)
+    length, offset = _length(b, anchor), _offset(b, anchor)
     tiles = b.index(most_tiles) if isinstance(length, int) else (length + (columns - 1)) // columns
     if causal:
-        seen = first_row + (rows + n - m)
-        seen = seen.max(0) if m > n else seen
+        seen = first_row + (offset + rows)
+        seen = seen.max(0) if may_see_none(offset) else seen
         tiles = ((seen + (columns - 1)) // columns).min(tiles)
-    return WorkTile(first_row, head, shared_head, tiles, most_tiles, length)
+    return WorkTile(first_row, head, shared_head, tiles, most_tiles, length, offset)
+
+
+def may_see_none(offset: Index | int) -> bool:
+    """Whether a row of causal attention may be one that sees no column."""
+    return not isinstance(offset, int) or offset < 0
 
 
 def _length(b: KernelBuilder, anchor: AttentionOp) -> Index | int:
-    """How many keys exist: all of them without a length, which is the last operand."""
+    """How many keys exist: all of them without a length."""
     bound = anchor.scores_shape[-1]
     if anchor.length is None:
         return bound
-    b.inputs[-1].name_hint = "N"
-    length = extent(b, b.load(b.inputs[-1], []), bound)
+    operand = b.inputs[3 + (anchor.mask is not None)]
+    operand.name_hint = "N"
+    length = extent(b, b.load(operand, []), bound)
     length.name_hint = "length"
     return b.index(length)
+
+
+def _offset(b: KernelBuilder, anchor: AttentionOp) -> Index | int:
+    """The offset of causal rows: the last one sees the last key unless data say otherwise."""
+    rows, keys = anchor.scores_shape[-2:]
+    if anchor.offset is None:
+        return keys - rows
+    b.inputs[-1].name_hint = "P"
+    offset = offset_of(b, b.load(b.inputs[-1], []), rows, keys)
+    offset.name_hint = "offset"
+    return b.index(offset)
 
 
 def share_of_keys(b: KernelBuilder, length: Index | int, share: Scalar) -> Scalar:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, sqrt
+
+from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import matmul
-from treadle.frontends.common.extent import bound_of
+from treadle.frontends.common.extent import Extent, bound_of
 from treadle.frontends.common.window import concatenated
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
 from treadle.frontends.onnx.functions import converts
@@ -214,13 +217,11 @@ def _positions(node: Node, g: GraphBuilder, positions: Tensor, x: Tensor) -> Ten
 
 @converts("GroupQueryAttention", domain=DOMAIN)
 def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
-    """Causal attention of several query heads to one head of keys and values, of a prompt: without a cache.
+    """Causal attention of several query heads to one head of keys and values, those of a past before the new ones.
 
-    Then `seqlens_k` only says which rows are padding, and what they hold is not defined.
+    `seqlens_k` says how many keys each sequence has, less one; without a past it only says which rows are padding, and
+    what they hold is not defined.
     """
-    names = ["past_key", "past_value"]
-    for n, name in zip((3, 4), names, strict=True):
-        _refuse(node, n, name)
     for n, name in enumerate(
         ("attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"), 10
     ):
@@ -229,18 +230,73 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     if node.int("smooth_softmax", 0) > 0 or not node.flag("causal", True):
         raise node.error("attribute 'smooth_softmax' is 1, or 'causal' 0", "their defaults")
     node.ignore("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "k_quant_type", "v_quant_type")
-    heads, groups = _heads(node, "num_heads"), _heads(node, "kv_num_heads")
-    q, k, v = _grouped(node, g, heads, groups)
-    if node.flag("do_rotary"):
-        caches = (node.input(7), node.input(8))
-        given = node.optional(9)
-        positions = given or g.reshape(g.iota(q.shape[2]), (1, q.shape[2]))
-        interleaved = node.flag("rotary_interleaved")
-        q, k = (rotated(node, g, x, positions, caches, interleaved) for x in (q, k))
-    node.ignore("rotary_interleaved")
-    scale, window = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]), node.int("local_window_size", -1)
-    y = composed.attention(g, q, k, v, _window(g, q, window), scale=scale, causal=True)
-    return [joined(g, y), k, v]
+    q, k, v = _grouped(node, g, _heads(node, "num_heads"), _heads(node, "kv_num_heads"))
+    how = _Grouped(
+        node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]),
+        node.int("local_window_size", -1),
+        (node.input(7), node.input(8)) if node.flag("do_rotary") else None,
+        node.flag("rotary_interleaved"),
+    )
+    past_k, past_v, positions = node.optional(3), node.optional(4), node.optional(9) if how.caches else None
+    if past_k is None and past_v is None:
+        q, k = how.rotated(node, g, q, None, positions), how.rotated(node, g, k, None, positions)
+        y = composed.attention(g, q, k, v, _window(g, q, k, None, how.window), scale=how.scale, causal=True)
+        return [joined(g, y), k, v]
+    batch = q.shape[0]
+    if past_k is None or past_v is None or isinstance(batch, Extent) or batch < 1:
+        raise node.error(f"a past of {batch} sequences", "'past_key' and 'past_value' of a static number of sequences")
+    if any(x.rank != 4 or (*x.shape[:2], x.shape[3]) != (batch, k.shape[1], k.shape[3]) for x in (past_k, past_v)):
+        shapes = f"{past_k.shape} and {past_v.shape}"
+        raise node.error(f"a past of {shapes}", f"[{batch}, {k.shape[1]}, past, {k.shape[3]}]")
+    totals = g.add(g.cast(g.reshape(node.input(5), (batch,)), i64), 1)
+    found: list[list[Tensor]] = []
+    for n in range(batch):
+        own = [g.narrow(x, 0, n, 1) for x in (q, k, v, past_k, past_v)]
+        given = None if positions is None else g.narrow(positions, 0, n, 1)
+        found.append(how.with_past(node, g, own, g.entry(totals, 0, n), given))
+    return [g.concat(list(each), 0) for each in zip(*found, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """How a GroupQueryAttention scores its rows; caches: cosines and sines, if it rotates queries and keys."""
+
+    scale: float
+    window: int
+    caches: tuple[Tensor, Tensor] | None
+    interleaved: bool
+
+    def rotated(self, node: Node, g: GraphBuilder, x: Tensor, begin: Tensor | None, positions: Tensor | None) -> Tensor:
+        """Queries or keys, turned by their positions: those given, or from the beginning on."""
+        if self.caches is None:
+            return x
+        places = g.iota(x.shape[2]) if begin is None else g.add(g.iota(x.shape[2]), begin)
+        rows = positions or g.reshape(places, (1, x.shape[2]))
+        return rotated(node, g, x, rows, self.caches, self.interleaved)
+
+    def with_past(
+        self, node: Node, g: GraphBuilder, operands: Sequence[Tensor], total: Tensor, positions: Tensor | None
+    ) -> list[Tensor]:
+        """One sequence of queries, keys, values, and keys and values of its past, with `total` keys in all; its result
+        and present keys and values. A first prompt has no past, and may end with padding."""
+        q, k, v, past_k, past_v = operands
+        begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
+        q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
+        k, v = _appended(g, past_k, k, begin), _appended(g, past_v, v, begin)
+        mask = _window(g, q, k, begin, self.window)
+        y = composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
+        return [joined(g, y), k, v]
+
+
+def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor) -> Tensor:
+    """Keys or values with new ones from a position on: a past of a static extent has room for them, another grows."""
+    room, count = past.shape[2], new.shape[2]
+    whole = room + count if isinstance(room, Extent) else room
+    places = g.sub(g.iota(whole), begin)
+    inside = g.binary("and", g.binary("ge", places, 0), g.binary("lt", places, g.numbers(count)))
+    fresh = g.gather(new, places, 2, laid_out=True)
+    older = g.gather(past, g.iota(whole), 2, laid_out=True) if isinstance(room, Extent) else past
+    return g.where(g.reshape(inside, (whole, 1)), fresh, older)
 
 
 def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tensor]:
@@ -264,13 +320,13 @@ def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tenso
     return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
 
 
-def _window(g: GraphBuilder, q: Tensor, window: int) -> Tensor | None:
-    """A mask that hides what is further back than the window; None where it has no end."""
-    rows = q.shape[2]
-    if window < 0 or window >= bound_of(rows):
+def _window(g: GraphBuilder, q: Tensor, k: Tensor, begin: Tensor | None, window: int) -> Tensor | None:
+    """A mask that hides what is further back than the window; None where it has no end. Rows begin at a position."""
+    rows, keys = q.shape[2], k.shape[2]
+    if window < 0 or window >= bound_of(keys):
         return None
-    row, column = g.reshape(g.iota(rows), (rows, 1)), g.iota(rows)
-    near = g.binary("gt", column, g.sub(row, window))
+    row = g.reshape(g.iota(rows) if begin is None else g.add(g.iota(rows), begin), (rows, 1))
+    near = g.binary("gt", g.iota(keys), g.sub(row, window))
     return g.where(near, g.scalar(0.0, q), g.scalar(-inf, q))
 
 

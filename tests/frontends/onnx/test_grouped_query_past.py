@@ -1,0 +1,149 @@
+"""GroupQueryAttention with a past: prompts, chunks and single tokens against ONNX Runtime, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+
+import treadle
+from treadle.errors import TreadleError
+
+HEADS, GROUPS, SIZE = 4, 2, 16
+ROWS, ROOM = 9, 40
+RANDOM = np.random.default_rng(5)
+Feed = Mapping[str, NDArray[np.generic]]
+
+
+def floats(*shape: int) -> NDArray[np.float32]:
+    return RANDOM.uniform(-1, 1, shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A model of one node. room: the extent of the past, which else grows by each call's rows."""
+
+    batch: int = 1
+    room: int | None = None
+    rotary: bool = False
+    interleaved: bool = False
+    packed: bool = False
+    window: int = -1
+
+    def model(self) -> ModelProto:
+        names = ["q", "", ""] if self.packed else ["q", "k", "v"]
+        names += ["pk", "pv", "lengths", "total", *(("cos", "sin") if self.rotary else ())]
+        node = make_node(
+            "GroupQueryAttention", names, ["y", "nk", "nv"], domain="com.microsoft", num_heads=HEADS,
+            kv_num_heads=GROUPS, do_rotary=int(self.rotary), rotary_interleaved=int(self.interleaved),
+            local_window_size=self.window,
+        )  # fmt: skip
+        past = [self.batch, GROUPS, self.room or "p", SIZE]
+        shapes = {"q": [self.batch, "s", self.width], "pk": past, "pv": past}
+        if not self.packed:
+            shapes |= {name: [self.batch, "s", GROUPS * SIZE] for name in ("k", "v")}
+        inputs = [make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        inputs.append(make_tensor_value_info("lengths", TensorProto.INT32, [self.batch]))
+        inputs.append(make_tensor_value_info("total", TensorProto.INT32, []))
+        caches = [from_array(floats(ROWS + ROOM, SIZE // 2), name) for name in ("cos", "sin") if self.rotary]
+        outputs = [ValueInfoProto(name=name) for name in ("y", "nk", "nv")]
+        domains = [make_opsetid("", 18), make_opsetid("com.microsoft", 1)]
+        return make_model(make_graph([node], "g", inputs, outputs, caches), opset_imports=domains, ir_version=9)
+
+    @property
+    def width(self) -> int:
+        return (HEADS + 2 * GROUPS if self.packed else HEADS) * SIZE
+
+    @property
+    def shapes(self) -> dict[str, treadle.Dim]:
+        dims = [treadle.Dim("s", 1, ROWS)] + ([] if self.room else [treadle.Dim("p", 0, ROOM)])
+        return {dim.name: dim for dim in dims}
+
+    def calls(self) -> Iterator[tuple[Feed, list[int]]]:
+        """What is fed, and the tokens of each sequence, those of its past among them. ONNX Runtime takes chunks behind
+        a past of single sequences only; prompts of several may end with padding."""
+        for rows, past in ((1, 0), (ROWS, 0), (1, ROOM - 1), (5, 7), (1, 20), (2, 30)):
+            if self.batch > 1 and rows > 1 and past:
+                continue
+            counts = [past + rows - (n if rows > 1 else 0) for n in range(self.batch)]
+            kept = (self.batch, GROUPS, self.room or past, SIZE)
+            feed: dict[str, NDArray[np.generic]] = {
+                "q": floats(self.batch, rows, self.width), "pk": floats(*kept), "pv": floats(*kept),
+                "lengths": np.array(counts, np.int32) - 1, "total": np.array(past + rows, np.int32),
+            }  # fmt: skip
+            if not self.packed:
+                feed |= {name: floats(self.batch, rows, GROUPS * SIZE) for name in ("k", "v")}
+            yield feed, counts
+
+    def check(self, compiled: treadle.CompiledModel) -> None:
+        oracle = onnxruntime.InferenceSession(self.file.SerializeToString())
+        for feed, counts in self.calls():
+            rows = feed["q"].shape[1]
+            wanted = [np.asarray(each) for each in oracle.run(None, dict(feed))]
+            for got, want in zip(compiled(**feed), wanted, strict=True):
+                assert got.shape == want.shape
+                for n, count in enumerate(counts):
+                    # Rows of padding, and keys beyond the last token, are not defined.
+                    own = (n, slice(min(rows, count))) if got.ndim == 3 else (n, slice(None), slice(count))
+                    np.testing.assert_allclose(got[own], want[own], rtol=0, atol=2e-6)
+
+    @property
+    def file(self) -> ModelProto:
+        """The model, whose cosines and sines are random, made once."""
+        if self not in _FILES:
+            _FILES[self] = self.model()
+        return _FILES[self]
+
+
+_FILES: dict[Cache, ModelProto] = {}
+
+CACHES = {
+    "grows": Cache(),
+    "grows, rotary": Cache(rotary=True),
+    "grows, rotary of pairs, packed": Cache(rotary=True, interleaved=True, packed=True),
+    "grows, window": Cache(rotary=True, window=6),
+    "has room, packed": Cache(room=ROOM + ROWS, rotary=True, packed=True),
+    "has room, window": Cache(room=ROOM + ROWS, window=6),
+    "two sequences": Cache(batch=2, rotary=True),
+    "two sequences that have room": Cache(batch=2, room=ROOM + ROWS),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_prompts_chunks_and_steps(name: str) -> None:
+    cache = CACHES[name]
+    with treadle.compile(cache.file, shapes=cache.shapes, threads=2) as compiled:
+        cache.check(compiled)
+
+
+@pytest.mark.parametrize("name", ["grows, window", "has room, packed", "two sequences"])
+def test_prompts_chunks_and_steps_on_the_emulator(name: str) -> None:
+    cache = CACHES[name]
+    with treadle.compile(cache.file, "sm_80", cache.shapes, device="emulator") as compiled:
+        cache.check(compiled)
+
+
+def test_a_past_of_any_number_of_sequences_is_refused() -> None:
+    node = make_node(
+        "GroupQueryAttention", ["q", "k", "v", "pk", "pv", "lengths", "total"], ["y", "nk", "nv"],
+        domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS,
+    )  # fmt: skip
+    rows, past = ["b", 4, GROUPS * SIZE], ["b", GROUPS, 8, SIZE]
+    shapes = {"q": ["b", 4, HEADS * SIZE], "k": rows, "v": rows, "pk": past, "pv": past}
+    inputs = [make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    inputs.append(make_tensor_value_info("lengths", TensorProto.INT32, ["b"]))
+    inputs.append(make_tensor_value_info("total", TensorProto.INT32, []))
+    outputs = [ValueInfoProto(name=name) for name in ("y", "nk", "nv")]
+    domains = [make_opsetid("", 18), make_opsetid("com.microsoft", 1)]
+    model = make_model(make_graph([node], "g", inputs, outputs), opset_imports=domains, ir_version=9)
+    with pytest.raises(
+        TreadleError, match="a past of b <= 3 sequences; accepted: 'past_key' and 'past_value' of a static"
+    ):
+        treadle.compile(model, shapes={"b": treadle.Dim("b", 1, 3)})
