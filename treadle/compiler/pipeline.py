@@ -147,7 +147,14 @@ _CPU: Passes = {
         ),
     ),
     "define": _DEFINE,
-    "fuse": _FUSE,
+    "fuse": (
+        _FUSE[0],
+        Step(
+            "graph-pack-dequantized{target=TARGET}",
+            "The definition of a group's matrix is whole: it is known what it is dequantised from, by which columns.",
+        ),
+        *_FUSE[1:],
+    ),
     "schedule": _SCHEDULE,
     "kernels": (
         *_KERNELS,

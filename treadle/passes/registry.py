@@ -39,6 +39,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "graph-merge-rows",
         "graph-inline",
         "graph-fuse",
+        "graph-pack-dequantized",
         "graph-required-regions",
     ),
     "schedule": ("schedule-select", "schedule-instantiate"),

@@ -46,6 +46,14 @@ def constant_integer(value: SSAValue) -> int | None:
     return None
 
 
+def _most_bits(amount: SSAValue) -> int:
+    """The most that a value shifts by: a constant, or a constant mask; -1 where it is not known."""
+    known = constant_integer(amount)
+    if known is None and isinstance(amount.owner, arith.AndIOp):
+        known = constant_integer(amount.owner.rhs)
+    return -1 if known is None else known
+
+
 def folded_integer(op: Operation) -> int | None:
     """The sum, difference or product of two constants of type index."""
     if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp) or not isinstance(op.result.type, IndexType):
@@ -357,12 +365,14 @@ class Integers:
 
     def _shift(self, op: Operation) -> Text:
         type = op.results[0].type
+        if isinstance(type, VectorType) and isinstance(op, arith.ShRSIOp) and self._language.wraps:
+            return self._of_lanes(op)
         symbol, level = OPERATORS[op.__class__]
-        amount = constant_integer(op.operands[1])
         bits = type.width.data if isinstance(type, IntegerType) else 64
-        if amount is None or not 0 <= amount < bits:
+        amount = self._values.at(op.operands[1], level.tighter)
+        if not 0 <= _most_bits(op.operands[1]) < bits:
             self._language.reject(
-                op, f"{op.name} by {'a variable' if amount is None else amount}", f"a constant from 0 to {bits - 1}"
+                op, f"{op.name} by {amount}", f"a constant from 0 to {bits - 1}, or what is masked by one"
             )
         lhs = self._values.text(op.operands[0])
         if isinstance(type, IndexType) or isinstance(op, arith.ShRSIOp):
@@ -376,10 +386,10 @@ class Integers:
 
     def _bits(self, op: arith.AndIOp | arith.OrIOp | arith.XOrIOp) -> Text:
         lhs, rhs = op.lhs, op.rhs
+        if isinstance(op.result.type, VectorType) and op.result.type.element_type != IntegerType(1):
+            return self._of_lanes(op)
         if op.result.type != IntegerType(1):
-            symbol, level = {"andi": ("&", Precedence.AND_BITS), "ori": ("|", Precedence.OR_BITS)}.get(
-                op.name.split(".")[1], ("^", Precedence.XOR_BITS)
-            )
+            symbol, level = OPERATORS[op.__class__]
             return Text(
                 f"{self._values.at(lhs, Precedence.UNARY)} {symbol} {self._values.at(rhs, Precedence.UNARY)}", level
             )

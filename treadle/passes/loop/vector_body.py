@@ -151,6 +151,7 @@ def _bound(comparison: Comparison) -> tuple[bool, Expr]:
 
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 _SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
+_OF_I32 = (*_SUMS, *_LOGIC, arith.ShRSIOp)
 _CONVERSIONS = (
     arith.ExtSIOp, arith.ExtUIOp, arith.SIToFPOp, arith.UIToFPOp, arith.FPToSIOp, arith.FPToUIOp,
 )  # fmt: skip
@@ -171,8 +172,8 @@ def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
 def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     """The operation on vectors (the condition of a choice may be a scalar).
 
-    Unsupported where there is none: floats other than f32, integers but for sums and products of i32 and the logic of
-    i1, and conversions, but for those between bf16 in memory and f32, and of `loop.lane_convert`.
+    Unsupported where there is none: floats other than f32, integers but for sums, products, bits and shifts to the
+    right of i32 and the logic of i1, and conversions, but for those between bf16 in memory and f32, and of `loop.lane_convert`.
     """
     result = op.results[0].type
     if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
@@ -189,7 +190,7 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
             return LaneSelectOp(condition, then, otherwise)
         return arith.SelectOp(condition, then, otherwise)
     types: list[Attribute] = [operand.type for operand in op.operands]
-    has_form = result == f32 or (result == i1 and isinstance(op, _LOGIC)) or (result == i32 and isinstance(op, _SUMS))
+    has_form = result == f32 or (result == i1 and isinstance(op, _LOGIC)) or (result == i32 and isinstance(op, _OF_I32))
     if set(types) != {result} or not has_form:
         said = ", ".join(map(str, types))
         raise Unsupported(f"{op.name} of {said}")

@@ -1,0 +1,166 @@
+"""graph-pack-dequantized: what a product's matrix is dequantised from, in panels and in few bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp, i32
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, MatmulOp
+from treadle.dialects.graph.constant import constant_array
+from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.scalar import number_op
+from treadle.index.emitter import IndexEmitter
+from treadle.index.expr import floordiv, mod, var
+from treadle.passes.graph.definition_analysis import index_reader
+from treadle.passes.graph.layout.layout import Layout, definition_in
+from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
+from treadle.schedules.register_tile import default_vectors, panel_columns
+from treadle.target import Target
+
+_BYTE = 8
+
+
+@dataclass(frozen=True)
+class GraphPackDequantizedPass(ModulePass):
+    """Stores the constants that a product's matrix is dequantised from in panels of columns, as `graph-pack-weights`
+    stores weights, and bytes that hold small numbers only as several numbers each.
+
+    ```mlir
+    %b = graph.compute "dequantize" (%k, %n) {
+      %0 = graph.at %numbers[%n, %block, %place] : tensor<512x28x32xui8>
+      %1 = arith.extui %0 : ui8 to i32
+      ... (%1 - 8) * %scales[%n, %block] ...
+    } : tensor<896x512xf32>
+    %c = graph.matmul %a, %b : (tensor<1x896xf32>, tensor<896x512xf32>) -> tensor<1x512xf32>
+    ```
+    becomes, of numbers below 16,
+    ```mlir
+    %b = graph.compute "dequantize" (%k, %n) {
+      %0 = graph.at %packed[%panel, %block, %place floordiv 2, %lane] : tensor<8x28x16x64xui8>
+      %1 = (%0 as i32 >> 4 * (%place mod 2)) and 15
+      ... (%1 - 8) * %panels[%panel, %block, %lane] ...
+    } : tensor<896x512xf32>
+    ```
+    A kernel then reads vectors of neighbouring columns, dequantises them in registers where it multiplies, and reads as
+    many bytes as there are numbers of 4 bits. Matrices that are computed from anything but constants, whose reads have
+    no dimension that is the column, stay.
+    """
+
+    name = "graph-pack-dequantized"
+    target: str = "cpu"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = Target.parse(self.target)
+        for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
+            matrix = product.b.owner
+            if isinstance(matrix, ComputeOp) and len(shape_of(product.b)) == 2:
+                _pack(matrix, target)
+
+
+def _pack(matrix: ComputeOp, target: Target) -> None:
+    columns = _columns(matrix)
+    if not columns:
+        return
+    rows, width = matrix.shape
+    panel = panel_columns(target, default_vectors(target, width, rows))
+    forms: dict[SSAValue, tuple[SSAValue, Layout]] = {}
+    bits: dict[SSAValue, tuple[int, int]] = {}
+    for source, dim in columns.items():
+        constant = source.owner
+        assert isinstance(constant, ConstantOp)
+        rank = len(shape_of(source))
+        layout = Layout((dim, *(d for d in range(rank) if d != dim), dim), panel)
+        array, held = _compressed(_entered(layout, constant_array(constant)))
+        packed = constant_op(array)
+        packed.location, packed.result.name_hint = constant.location, constant.result.name_hint
+        Rewriter.insert_op(packed, InsertPoint.after(constant))
+        forms[source] = packed.result, layout
+        if held is not None:
+            bits[packed.result] = held
+    new = definition_in(matrix, Layout((0, 1)), forms)
+    new.location, new.result.name_hint = matrix.location, matrix.result.name_hint
+    for at in new.reads():
+        if at.source in bits:
+            _read_bits(at, *bits[at.source])
+    Rewriter.insert_op(new, InsertPoint.before(matrix))
+    Rewriter.replace_op(matrix, [], [new.result])
+    for source in columns:
+        if not source.uses and isinstance(source.owner, ConstantOp):
+            Rewriter.erase_op(source.owner)
+
+
+def _columns(matrix: ComputeOp) -> dict[SSAValue, int]:
+    """The dimension of each constant that is the matrix's column; empty where the matrix is computed from anything
+    else, or from no bytes."""
+    column, reader = matrix.body.block.args[1], index_reader()
+    own, found = reader.read(column), dict[SSAValue, int]()
+    for at in matrix.reads():
+        indices = [reader.read(index) for index in at.indices]
+        moving = [d for d, index in enumerate(indices) if set(index.vars()) & set(own.vars())]
+        if not isinstance(at.source.owner, ConstantOp) or at.predicate is not None:
+            return {}
+        if not moving:
+            continue
+        if len(moving) > 1 or indices[moving[0]] != own or found.setdefault(at.source, moving[0]) != moving[0]:
+            return {}
+    is_quantised = any(tensor(source).get_element_type() == ui8 for source in found)
+    return found if is_quantised else {}
+
+
+def _entered(layout: Layout, array: Array) -> Array:
+    """The form of an array; lanes beyond its elements are zeros."""
+    dim = layout.order[0]
+    missing = -array.shape[dim] % layout.lanes
+    padded = np.pad(array, [(0, missing if d == dim else 0) for d in range(array.ndim)])
+    shape = list(padded.shape)
+    apart = padded.reshape(*shape[:dim], shape[dim] // layout.lanes, layout.lanes, *shape[dim + 1 :])
+    order = [dim, *(d + (d > dim) for d in range(array.ndim) if d != dim), dim + 1]
+    return np.ascontiguousarray(apart.transpose(order))
+
+
+def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
+    """Bytes that hold numbers of 4, 2 or 1 bits, with the dimension along which a byte holds several, the
+    first in its lowest bits, and the bits of each; others as they are."""
+    if array.dtype != np.uint8 or array.size == 0:
+        return array, None
+    bits = next(b for b in (1, 2, 4, 8) if int(array.max()) < 1 << b)
+    count, dim = _BYTE // bits, max(range(1, array.ndim - 1), key=lambda d: array.shape[d], default=0)
+    if count == 1 or dim == 0 or array.shape[dim] % count:
+        return array, None
+    apart = array.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])
+    shifts = (bits * np.arange(count, dtype=np.uint8)).reshape(count, *[1] * (array.ndim - dim - 1))
+    return np.bitwise_or.reduce(apart << shifts, axis=dim + 1), (dim, bits)
+
+
+def _read_bits(at: AtOp, dim: int, bits: int) -> None:
+    """Takes a number out of the byte that holds it."""
+    emitter, builder = IndexEmitter(InsertPoint.before(at), location=at.location), Builder(InsertPoint.before(at))
+    length, count = shape_of(at.source)[dim], _BYTE // bits
+    position = var(at.indices[dim], 0, length * count - 1)
+    indices = [emitter.emit(floordiv(position, count)) if d == dim else index for d, index in enumerate(at.indices)]
+    which = builder.insert(arith.IndexCastOp(emitter.emit(mod(position, count) * bits), i32)).result
+    by = builder.insert(arith.AndIOp(which, builder.insert(number_op(_BYTE - 1, i32)).results[0])).result
+    held = builder.insert(AtOp(at.source, indices))
+    held.location = at.location
+    wide = builder.insert(arith.ExtUIOp(held.result, i32)).result
+    mask = builder.insert(number_op((1 << bits) - 1, i32)).results[0]
+    number = builder.insert(arith.AndIOp(builder.insert(arith.ShRSIOp(wide, by)).result, mask)).result
+    for use in list(at.result.uses):
+        extended = use.operation
+        if isinstance(extended, arith.ExtUIOp) and extended.result.type == i32:
+            Rewriter.replace_op(extended, [], [number])
+    if at.result.uses:
+        narrow = builder.insert(arith.TruncIOp(number, ui8))
+        at.result.replace_all_uses_with(narrow.result)
+    Rewriter.erase_op(at)
+
+
+__all__ = ["GraphPackDequantizedPass"]
