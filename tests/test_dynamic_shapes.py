@@ -105,7 +105,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(old: str, new: str) -> No
         parse_manifest(text.replace(old, new).encode(), "here")
 
 
-@pytest.mark.parametrize("text", ["w:1", "1..8", "w:8..1", "w:0..4", "w:1..4:8", "w-x:1..4", "w:1..99999999999"])
+@pytest.mark.parametrize("text", ["w:1", "1..8", "w:8..1", "w:-1..4", "w:1..4:8", "w-x:1..4", "w:1..99999999999"])
 def test_a_range_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(TreadleError):
         parse_dim(text)

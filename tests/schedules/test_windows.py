@@ -60,7 +60,8 @@ LAST = [
 
 def in_blocks(operator: Operator) -> ComputeOp:
     """The definition with channels in blocks of 16."""
-    images, filters = blocked(4, 16), blocked(4, 16, 0)
+    rank = len(operator.shape)
+    images, filters = blocked(rank, 16), blocked(rank, 16, 0)
     operands = {operator.operands[0]: (tensor(*images.shape(shape_of(operator.operands[0]))), images)}
     if isinstance(operator, ConvOp):
         operands[operator.w] = (tensor(*filters.shape(shape_of(operator.w))), filters)
