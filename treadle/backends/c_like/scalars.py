@@ -365,7 +365,7 @@ class Integers:
 
     def _shift(self, op: Operation) -> Text:
         type = op.results[0].type
-        if isinstance(type, VectorType) and isinstance(op, arith.ShRSIOp) and self._language.wraps:
+        if isinstance(op, arith.ShRSIOp) and isinstance(op.result.type, VectorType) and self._language.wraps:
             return self._of_lanes(op)
         symbol, level = OPERATORS[op.__class__]
         bits = type.width.data if isinstance(type, IntegerType) else 64

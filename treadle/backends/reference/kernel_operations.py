@@ -38,6 +38,7 @@ _ANY: dict[type[Operation], str] = {
     arith.AddfOp: "{0} + {1}", arith.SubfOp: "{0} - {1}", arith.MulfOp: "{0} * {1}",
     arith.DivfOp: "{0} / {1}", arith.NegfOp: "-{0}",
     arith.AndIOp: "{0} & {1}", arith.OrIOp: "{0} | {1}", arith.XOrIOp: "{0} ^ {1}",
+    arith.ShRSIOp: "{0} >> {1}",
 }  # fmt: skip
 """Correct for scalars and vectors of every type that the operation takes."""
 

@@ -87,6 +87,7 @@ _FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
     arith.DivUIOp: _unsigned_divide, arith.RemUIOp: _unsigned_remainder, arith.FloorDivSIOp: np.floor_divide,
     arith.MaxSIOp: np.maximum, arith.MinSIOp: np.minimum, arith.MaxUIOp: _unsigned_max, arith.MinUIOp: _unsigned_min,
     arith.AndIOp: np.bitwise_and, arith.OrIOp: np.bitwise_or, arith.XOrIOp: np.bitwise_xor,
+    arith.ShRSIOp: np.right_shift,
     arith.SelectOp: np.where,
     **{operation: function.numpy for operation, function in FUNCTION_OF.items()},
 }  # fmt: skip

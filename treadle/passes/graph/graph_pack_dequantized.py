@@ -56,21 +56,23 @@ class GraphPackDequantizedPass(ModulePass):
 
     name = "graph-pack-dequantized"
     target: str = "cpu"
+    width: int | None = None
+    """Columns of a panel; by default those of the target's register tile for a matrix of as many."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             matrix = product.b.owner
-            if isinstance(matrix, ComputeOp) and len(shape_of(product.b)) == 2:
-                _pack(matrix, target)
+            if isinstance(matrix, ComputeOp) and len(matrix.shape) == 2:
+                rows, columns = matrix.shape
+                default = panel_columns(target, default_vectors(target, columns, rows))
+                _pack(matrix, default if self.width is None else self.width)
 
 
-def _pack(matrix: ComputeOp, target: Target) -> None:
+def _pack(matrix: ComputeOp, panel: int) -> None:
     columns = _columns(matrix)
     if not columns:
         return
-    rows, width = matrix.shape
-    panel = panel_columns(target, default_vectors(target, width, rows))
     forms: dict[SSAValue, tuple[SSAValue, Layout]] = {}
     bits: dict[SSAValue, tuple[int, int]] = {}
     for source, dim in columns.items():
@@ -132,7 +134,7 @@ def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
     if array.dtype != np.uint8 or array.size == 0:
         return array, None
     bits = next(b for b in (1, 2, 4, 8) if int(array.max()) < 1 << b)
-    count, dim = _BYTE // bits, max(range(1, array.ndim - 1), key=lambda d: array.shape[d], default=0)
+    count, dim = _BYTE // bits, max(range(1, array.ndim - 1), key=lambda d: (array.shape[d], d), default=0)
     if count == 1 or dim == 0 or array.shape[dim] % count:
         return array, None
     apart = array.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])

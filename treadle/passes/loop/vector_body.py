@@ -173,7 +173,8 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     """The operation on vectors (the condition of a choice may be a scalar).
 
     Unsupported where there is none: floats other than f32, integers but for sums, products, bits and shifts to the
-    right of i32 and the logic of i1, and conversions, but for those between bf16 in memory and f32, and of `loop.lane_convert`.
+    right of i32 and the logic of i1, and conversions, but for those between bf16 in memory and f32, and of
+    `loop.lane_convert`.
     """
     result = op.results[0].type
     if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
