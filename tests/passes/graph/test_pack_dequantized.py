@@ -60,7 +60,7 @@ def test_odd_blocks_keep_bytes() -> None:
     """Of a block of three, a byte cannot hold two."""
     graph = Graph(random(2, 3))
     numbers = RANDOM.integers(0, 16, (8, 1, 3)).astype(np.uint8)
-    y = graph.add(MatmulOp(graph[0], matrix(graph, numbers, np.int32(8), random(8, 1, 1))))
+    y = graph.add(MatmulOp(graph[0], matrix(graph, numbers, np.array(8, np.int32), random(8, 1, 1))))
     assert bytes_of_weights(graph, y) >= numbers.nbytes
 
 
