@@ -80,7 +80,7 @@ def _pack(matrix: ComputeOp, panel: int) -> None:
         assert isinstance(constant, ConstantOp)
         rank = len(shape_of(source))
         layout = Layout((dim, *(d for d in range(rank) if d != dim), dim), panel)
-        array, held = _compressed(_entered(layout, constant_array(constant)))
+        array, held = _compressed(layout.array(constant_array(constant)))
         packed = constant_op(array)
         packed.location, packed.result.name_hint = constant.location, constant.result.name_hint
         Rewriter.insert_op(packed, InsertPoint.after(constant))
@@ -115,17 +115,6 @@ def _columns(matrix: ComputeOp) -> dict[SSAValue, int]:
             return {}
     is_quantised = any(tensor(source).get_element_type() == ui8 for source in found)
     return found if is_quantised else {}
-
-
-def _entered(layout: Layout, array: Array) -> Array:
-    """The form of an array; lanes beyond its elements are zeros."""
-    dim = layout.order[0]
-    missing = -array.shape[dim] % layout.lanes
-    padded = np.pad(array, [(0, missing if d == dim else 0) for d in range(array.ndim)])
-    shape = list(padded.shape)
-    apart = padded.reshape(*shape[:dim], shape[dim] // layout.lanes, layout.lanes, *shape[dim + 1 :])
-    order = [dim, *(d + (d > dim) for d in range(array.ndim) if d != dim), dim + 1]
-    return np.ascontiguousarray(apart.transpose(order))
 
 
 def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:

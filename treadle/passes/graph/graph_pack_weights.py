@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
@@ -16,6 +15,7 @@ from treadle.dialects.graph import ConstantOp, MatmulOp, WinogradConvOp
 from treadle.dialects.graph.compute import ComputeOp
 from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
+from treadle.passes.graph.layout.layout import Layout
 from treadle.passes.graph.rewriting import Array, constant_op
 from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
@@ -69,10 +69,8 @@ class GraphPackWeightsPass(ModulePass):
 
 def packed(matrix: Array, width: int) -> Array:
     """The panels of matrices `[..., K, N]` as `[..., ceil(N / width), K, width]`; columns beyond N are zeros."""
-    *batch, rows, columns = matrix.shape
-    panels = -(-columns // width)
-    padded = np.pad(matrix, [*[(0, 0)] * (matrix.ndim - 1), (0, panels * width - columns)])
-    return np.ascontiguousarray(padded.reshape(*batch, rows, panels, width).swapaxes(-3, -2))
+    *batch, row, column = range(matrix.ndim)
+    return Layout((*batch, column, row, column), width).array(matrix)
 
 
 def _unpack(constant: ConstantOp, width: int) -> ComputeOp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, prod
 from typing import TypeVar
 
@@ -31,7 +32,7 @@ from treadle.index.expr import floordiv, mod, var
 from treadle.index.reader import IndexReader
 from treadle.passes.graph.definition_analysis import index_reader
 from treadle.passes.graph.graph_define import operator_word
-from treadle.passes.graph.rewriting import constant_op, shape_of, tensor
+from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
 
 T = TypeVar("T")
 
@@ -95,6 +96,15 @@ class Layout:
         apart = ReshapeOp(x, [*shape[:cut], shape[cut] // self.lanes, self.lanes, *shape[cut + 1 :]])
         return [*ops, apart, TransposeOp(apart.result, self._order_apart())]
 
+    def array(self, array: Array) -> Array:
+        """The form of an array; lanes beyond its elements are zeros."""
+        order, cut, shape = self._order_apart(), self.cut, list(array.shape)
+        if cut is not None:
+            missing = -shape[cut] % self.lanes
+            array = np.pad(array, [(0, missing if d == cut else 0) for d in range(array.ndim)])
+            shape[cut : cut + 1] = [(shape[cut] + missing) // self.lanes, self.lanes]
+        return np.ascontiguousarray(array.reshape(shape).transpose(order))
+
     def leave(self, form: SSAValue, shape: Sequence[int]) -> list[Operation]:
         """The operations of which the last gives the tensor, of a shape, whose form this is."""
         order = self._order_apart()
@@ -154,13 +164,7 @@ def _read_forms(compute: ComputeOp, forms: Forms) -> None:
             continue
         source, layout = forms[at.source]
         emitter = IndexEmitter(InsertPoint.before(at), location=at.location)
-
-        def split(
-            index: SSAValue, emitter: IndexEmitter = emitter, lanes: int = layout.lanes
-        ) -> tuple[SSAValue, SSAValue]:
-            position = reader.read(index)
-            return emitter.emit(floordiv(position, lanes)), emitter.emit(mod(position, lanes))
-
+        split = partial(_split, reader, emitter, layout.lanes)
         read = AtOp(source, layout.digits(at.indices, split), at.predicate, at.otherwise)
         read.location = at.location
         Rewriter.insert_op(read, InsertPoint.before(at))
