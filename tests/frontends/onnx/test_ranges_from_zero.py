@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_ranges_too_large_to_compare_are_refused() -> None:
 # Attention of com.microsoft, with a cache that may be empty.
 
 
-def attention(operator: str, inputs: list[str], outputs: int, **attributes: int) -> list[NodeProto]:
+def attention(operator: str, inputs: list[str], outputs: int, **attributes: Any) -> list[NodeProto]:
     names = ["y", "y1", "y2"][:outputs]
     return [make_node(operator, inputs, names, domain=MICROSOFT, num_heads=2, **attributes)]
 

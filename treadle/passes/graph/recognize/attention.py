@@ -102,8 +102,8 @@ class WrittenAttention(RewritePattern):
         v = steps.reshaped(values, (*lead, *shape_of(values)[-2:]))
         k, v = _ungrouped(k, v, steps)
         scale = scores.scale * q_scale * k_scale
-        flags = {"causal": scores.causal, "guard": guard}
-        result = steps.add(AttentionOp(q, k, v, scores.mask, scores.length, scale=scale, **flags))
+        ends = {"mask": scores.mask, "length": scores.length}
+        result = steps.add(AttentionOp(q, k, v, **ends, scale=scale, causal=scores.causal, guard=guard))
         steps.reshaped(result, op.shape)
         replace(rewriter, op, steps.operations)
 
