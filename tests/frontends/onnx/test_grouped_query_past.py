@@ -116,14 +116,19 @@ CACHES = {
 }
 
 
-@pytest.mark.parametrize("name", CACHES)
+SLOW = {"grows, rotary", "has room, window", "two sequences that have room"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in CACHES])
 def test_prompts_chunks_and_steps(name: str) -> None:
     cache = CACHES[name]
     with treadle.compile(cache.file, shapes=cache.shapes, threads=2) as compiled:
         cache.check(compiled)
 
 
-@pytest.mark.parametrize("name", ["grows, window", "has room, packed", "two sequences"])
+@pytest.mark.parametrize(
+    "name", ["grows, window", "has room, packed", pytest.param("two sequences", marks=pytest.mark.slow)]
+)
 def test_prompts_chunks_and_steps_on_the_emulator(name: str) -> None:
     cache = CACHES[name]
     with treadle.compile(cache.file, "sm_80", cache.shapes, device="emulator") as compiled:

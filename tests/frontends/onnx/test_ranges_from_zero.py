@@ -50,7 +50,13 @@ def calls_of(name: str) -> list[Call]:
     return [call for call in empty_calls(CASES[name]) if all(call[symbol] for symbol in needed)]
 
 
-@pytest.mark.parametrize("name", FROM_ZERO)
+SLOW = {
+    "a result of merged rows", "positions", "expanded zeros", "nearest neighbours", "cumulative sums", "gathered along",
+    "positions looked up", "gathered by coordinates", "rows of a table, counted from its end",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in FROM_ZERO])
 def test_calls_of_no_elements(name: str) -> None:
     empty(CASES[name]).check_compiled(calls_of(name), threads=2)
 
