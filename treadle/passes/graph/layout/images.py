@@ -124,7 +124,10 @@ class ImageLayout(ABC):
         nothing for lanes beyond the last channel, all of them are whole."""
         if isinstance(op, ReductionOp) and not (op.keep.value.data or min(int_list(op.properties, "dims")) > CHANNELS):
             return []
-        images = [x for x in operands_of(op) if has_form(x) and shape_of(x)[0] == op.shape[0]]
+        images = [x for x in operands_of(op) if has_form(x)]
+        if isinstance(op, ComputeOp):
+            # What a definition reads may be anything; images are those that keep samples and channels.
+            images = [x for x in images if shape_of(x)[: CHANNELS + 1] == op.shape[: CHANNELS + 1]]
         if not images or any(len(shape_of(x)) < 3 for x in images):
             return []
         layout = self.of(len(op.shape))
