@@ -48,13 +48,9 @@ def constant_integer(value: SSAValue) -> int | None:
 
 def _most_bits(amount: SSAValue) -> int:
     """The most that a value shifts by: a constant, or a constant mask; -1 where it is not known."""
-    owner = amount.owner
-    if isinstance(owner, vector.BroadcastOp):
-        return _most_bits(owner.source)
-    if isinstance(owner, arith.ConstantOp) and isinstance(amount.type, VectorType):
-        splat = splat_number(owner)
-        return -1 if splat is None else int(splat)
-    known = constant_integer(owner.rhs if isinstance(owner, arith.AndIOp) else amount)
+    known = constant_integer(amount)
+    if known is None and isinstance(amount.owner, arith.AndIOp):
+        known = constant_integer(amount.owner.rhs)
     return -1 if known is None else known
 
 
@@ -369,17 +365,15 @@ class Integers:
 
     def _shift(self, op: Operation) -> Text:
         type = op.results[0].type
-        lanes = op.results[0].type
-        element = lanes.element_type if isinstance(lanes, VectorType) else type
+        if isinstance(op, arith.ShRSIOp) and isinstance(op.result.type, VectorType) and self._language.wraps:
+            return self._of_lanes(op)
         symbol, level = OPERATORS[op.__class__]
-        bits = element.width.data if isinstance(element, IntegerType) else 64
+        bits = type.width.data if isinstance(type, IntegerType) else 64
         amount = self._values.at(op.operands[1], level.tighter)
         if not 0 <= _most_bits(op.operands[1]) < bits:
             self._language.reject(
                 op, f"{op.name} by {amount}", f"a constant from 0 to {bits - 1}, or what is masked by one"
             )
-        if isinstance(lanes, VectorType) and isinstance(op, arith.ShRSIOp):
-            return self._of_lanes(op)
         lhs = self._values.text(op.operands[0])
         if isinstance(type, IndexType) or isinstance(op, arith.ShRSIOp):
             return Text(f"{lhs.at(Precedence.UNARY)} {symbol} {amount}", level)
