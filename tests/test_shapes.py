@@ -18,7 +18,7 @@ def test_shapes_and_extents_become_tuples() -> None:
     [
         ((1, 8, 64), 'shapes: shapes is a tuple; accepted: a dict such as {"x": (1, 3, 48, 320)}, {"batch": 1}'),
         ({1: (2,)}, "shapes: 1 is no name of an input or a dimension"),
-        ({"x": "2,3"}, "shapes['x']: '2,3' is no shape; accepted: whole numbers or treadle.Dim, or one"),
+        ({"x": {2: 3}}, "shapes['x']: {2: 3} is no shape; accepted: whole numbers, treadle.Dim or expressions"),
         ({"x": 1.5}, "shapes['x']: 1.5 is no shape"),
         ({"x": (2, None)}, "shapes['x']: (2, None) is no shape"),
         ({"x": (2, -1)}, "shapes['x']: (2, -1) has a negative extent; accepted: extents from 0 upwards"),

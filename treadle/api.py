@@ -22,6 +22,7 @@ from treadle.model import CompiledModel, check_device, check_threads
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.constants import Array, Constants, constants_text, normalized_constants
 from treadle.shapes.dim import Dim, Shapes, normalized
+from treadle.shapes.states import States, states_text
 from treadle.support.files import MODEL_BYTES, read_regular
 from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress, no_progress
@@ -61,6 +62,7 @@ def compile(
     shapes: Shapes | None = None,
     *,
     constants: Constants | None = None,
+    states: States | None = None,
     example_inputs: Sequence[object] | None = None,
     precision: str = "f32",
     convolution: str | None = None,
@@ -88,6 +90,9 @@ def compile(
     constants: of an ONNX model: values of inputs that are the same in every call, such as `{"sr": 16000}`, in the types
                of these inputs: the compiled model does not take them, and what depends on them alone is computed at
                compile time
+    states:    of an ONNX model: inputs that are outputs of the call before, such as `{"past": "present"}`, which the
+               compiled model keeps itself and changes in place where they only grow; "auto": those that exporters name
+               alike, `past_key_values.0.key` and `present.0.key`
     example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
                are those of the calls, everything else is a constant
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
@@ -124,7 +129,9 @@ def compile(
     algorithm = parse_convolution(convolution, chosen.kind)
     construction = parse_construction(construct)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction)
-    source = _Source.of(_converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants))
+    source = _Source.of(
+        _converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants), states
+    )
     cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after} {construction}"
@@ -178,23 +185,24 @@ class _Source:
     model: str | Path | ModelProto | ModuleOp
     path: Path | None
     content: bytes
-    shapes: dict[str, tuple[int | Dim, ...]]
+    shapes: dict[str, tuple[int | Dim | str, ...]]
     after: str | None
     constants: dict[str, Array]
+    states: States | None
 
     @staticmethod
     def of(
-        model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int | Dim, ...]], after: str | None,
-        constants: dict[str, Array],
+        model: str | Path | ModelProto | ModuleOp, shapes: dict[str, tuple[int | Dim | str, ...]], after: str | None,
+        constants: dict[str, Array], states: States | None,
     ) -> _Source:  # fmt: skip
         """TreadleError for what is no model, and for a file that cannot be read."""
         path = Path(model) if isinstance(model, str | Path) else None
-        return _Source(model, path, _content(model) if path is None else _read(path), shapes, after, constants)
+        return _Source(model, path, _content(model) if path is None else _read(path), shapes, after, constants, states)
 
     @property
     def fixed(self) -> str:
-        """The constants as a part of the cache's key."""
-        return constants_text(self.constants)
+        """The constants and the states as a part of the cache's key."""
+        return f"{constants_text(self.constants)}{states_text(self.states)}"
 
     def request(
         self, target: Target, trace_dir: Path | None, options: CompileOptions, cubins: bool, progress: Progress
@@ -209,6 +217,7 @@ class _Source:
         return compile_request.CompileRequest(
             model, target, self.shapes, trace_dir, options=options, cubins=cubins, progress=progress,
             content=None if self.path is None else self.content, after=self.after, constants=self.constants,
+            states=self.states,
         )  # fmt: skip
 
 

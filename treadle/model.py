@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from treadle.artifact.artifact import Artifact, is_artifact
-from treadle.artifact.manifest import Manifest, Tensor
+from treadle.artifact.manifest import Manifest, Tensor, dynamic_calls
 from treadle.backends.c.executor import CpuProgram, ThreadPool
 from treadle.backends.c.open_artifact import open_program as open_cpu
 from treadle.backends.call_lock import CallLock, forks
@@ -22,9 +22,9 @@ from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.backends.dlpack import HasDLPack, as_array
 from treadle.backends.memory import Memory, memory_of
+from treadle.backends.states import arguments_of, results_of, visible
 from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim
-from treadle.shapes.dynamic import DynamicCalls, Values
 from treadle.support.publishing import publish
 from treadle.target.options import DEVICES, Device
 
@@ -48,6 +48,10 @@ class CompiledModel:
     Inputs are arrays of NumPy or of any library that lends memory by DLPack (`__dlpack__`): they are not copied if they
     are contiguous, aligned to an element, and of the model's shape. Outputs are new arrays of NumPy, which lends them
     by DLPack in turn, where it has their type.
+
+    A model with states (`treadle.compile(..., states=...)`) keeps them from call to call: `lengths` says how much they
+    hold, `reset` and `rewind` forget. Two conversations take two models, which share their weights if they were loaded
+    from one folder.
 
     Threads may share a model, whose calls, `open` and `close` run one at a time, since they use the same memory. On the
     CPU and on the emulator a forked child may call its copy; CUDA does not allow that on a GPU.
@@ -79,11 +83,10 @@ class CompiledModel:
         self.device = device
         self._program: Program | None = None
         manifest = artifact.manifest
-        self._dynamic = DynamicCalls(
-            manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found
-        )
-        self._inputs = manifest.inputs[: len(self._dynamic.inputs)]
-        self._outputs = manifest.outputs[: len(self._dynamic.outputs)]
+        self._dynamic = dynamic_calls(manifest)
+        arguments, results = arguments_of(manifest.states), results_of(manifest.states)
+        self._inputs = visible(manifest.inputs, arguments)[: len(self._dynamic.inputs)]
+        self._outputs = visible(manifest.outputs, results)[: len(self._dynamic.outputs)]
         self._names = tuple(tensor.name for tensor in self._inputs)
         self._calls = CallLock("CompiledModel")
         self._waiting = _Worker()
@@ -132,6 +135,27 @@ class CompiledModel:
     def symbols(self) -> tuple[Dim, ...]:
         """The dimensions that change from call to call, with their ranges."""
         return self.manifest.symbols
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the inputs that the model keeps itself, as the model has them."""
+        return tuple(self.manifest.inputs[state.argument].name for state in self.manifest.states)
+
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """The dimensions that are extents of states alone, each with what it is now: how many positions they hold."""
+        return dict(self._dynamic.lengths)
+
+    def reset(self) -> None:
+        """Empties all states, after a call that is running: their lengths are the least, their elements 0."""
+        self._calls.call(self._reset)
+
+    def rewind(self, **lengths: int) -> None:
+        """Forgets what states hold behind these positions, after a call that is running: `model.rewind(past=12)`.
+
+        TreadleError for a dimension that is none of `lengths`, and for more positions than there are.
+        """
+        self._calls.call(lambda: self._dynamic.rewind(lengths))
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -193,8 +217,8 @@ class CompiledModel:
         publish(Path(path), self.artifact.copy_to, replace=is_artifact)
 
     def close(self) -> None:
-        """Frees memory and the model's own threads, after a call that is running, and those of `run_async`; a later
-        call loads the kernels again. Threads of a `ThreadPool` go on.
+        """Frees memory, with what states hold, and the model's own threads, after a call that is running, and those of
+        `run_async`; a later call loads the kernels again. Threads of a `ThreadPool` go on.
 
         Code of a CPU stays loaded until the process ends, once for equal libraries: about 50 KB and 5 of the 65530
         mappings that Linux allows a process.
@@ -209,23 +233,34 @@ class CompiledModel:
     def _close(self) -> None:
         """As `close`; the caller has the lock. A later call after an interrupted one opens another program."""
         program, self._program = self._program, None
+        self._dynamic.reset()
         if program is not None:
             program.close()
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
-        values = self._dynamic.bind(arrays)
-        return self._calls.call(lambda: self._results(arrays, values))
+        self._dynamic.bind(arrays)
+        return self._calls.call(lambda: self._results(arrays))
 
-    def _results(self, arrays: Sequence[Array], values: Values) -> list[Array]:
-        """The outputs of a call whose symbols have these values; the caller has the lock."""
+    def _reset(self) -> None:
+        """As `reset`; the caller has the lock."""
+        self._dynamic.reset()
+        if self._program is not None:
+            self._program.clear_states()
+
+    def _results(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs of a call; the caller has the lock."""
+        values = self._dynamic.bind(arrays)
         program = self._opened()
         self.artifact.check_mapped()
         if not self.symbols and not self.manifest.found:
             return program.run(arrays)
         given = self._dynamic.arguments(arrays, values)
         if not isinstance(program, CpuProgram):
-            return self._dynamic.results(program.run(given), values)
+            made = program.run(given)
+            self._dynamic.advance(values)
+            return self._dynamic.results(made, values)
         outputs = program.run(given, self._dynamic.shapes(values))
+        self._dynamic.advance(values)
         results = self._dynamic.results(outputs, values)
         for position, (output, result) in enumerate(zip(outputs, results, strict=False)):
             if not np.may_share_memory(output, result):

@@ -132,7 +132,7 @@ class Fields:
         return f"{self.path}.{key}" if self.path else key
 
 
-FORMAT = 10
+FORMAT = 11
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -198,6 +198,16 @@ class Source:
 
 
 @dataclass(frozen=True)
+class State:
+    """A tensor that is kept between calls: an input and an output of the program, by their numbers, neither of which a
+    caller gives or gets; `in_place` where both are one buffer."""
+
+    argument: int
+    result: int
+    in_place: bool
+
+
+@dataclass(frozen=True)
 class KernelLaunch:
     """One launch of a GPU's kernel.
 
@@ -226,6 +236,7 @@ class Manifest:
     symbols:  the dimensions that change from call to call
     extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
     found:    symbols that depend on data; the last outputs, int64 scalars, are their values after a call
+    states:   what is kept between calls
     machine:  architecture and features that `model.so` needs ("x86_64 avx2 fma ..."); empty on cuda
     launches: cuda only; the kernels in order
     dispatches: cuda only; where a call runs one of several consecutive launches
@@ -245,6 +256,7 @@ class Manifest:
     symbols: tuple[Dim, ...] = ()
     extents: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
     machine: str = ""
     launches: tuple[KernelLaunch, ...] = ()
     dispatches: tuple[Dispatch, ...] = ()
@@ -276,13 +288,19 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
         raise fields.error("format", "is unknown", f"{FORMAT}; compile the model again")
     manifest = _manifest(fields)
     try:
-        DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found)
+        dynamic_calls(manifest)
     except ValueError as error:
         raise TreadleError(f"the manifest contradicts itself: {error}", where, WROTE_IT) from error
     _check_dispatches(manifest, where)
     for number, launch in enumerate(manifest.launches):
         _check_buffers(manifest, launch, f"launches[{number}]", where)
     return manifest
+
+
+def dynamic_calls(manifest: Manifest) -> DynamicCalls:
+    """The calls of a manifest's program; ValueError for one that contradicts itself."""
+    states = [(state.argument, state.result) for state in manifest.states]
+    return DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found, states)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -310,6 +328,7 @@ def _manifest(fields: Fields) -> Manifest:
         symbols=tuple(map(_symbol, fields.objects("symbols"))),
         extents=fields.strings("extents"),
         found=fields.strings("found"),
+        states=tuple(map(_state, fields.objects("states"))),
         machine=fields.text("machine"),
         launches=tuple(map(_launch, fields.objects("launches"))),
         dispatches=tuple(map(_dispatch, fields.objects("dispatches"))),
@@ -348,6 +367,11 @@ def _symbol(fields: Fields) -> Dim:
         return Dim(name, lower, upper, fields.natural("multiple", _MAX_BYTES))
     except TreadleError as error:
         raise fields.error("name", f"has a range that is none: {error.message}", fields.unchanged) from error
+
+
+def _state(fields: Fields) -> State:
+    argument, result = (fields.natural(key, _MAX_GRID) for key in ("argument", "result"))
+    return State(argument, result, fields.truth("in_place"))
 
 
 def _source(fields: Fields) -> Source:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.artifact.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, Tensor
+from treadle.artifact.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, State, Tensor
 from treadle.errors import TreadleError
 
 # Buffers of a program as plain values; importing it costs nothing, so that running a model needs no compiler.
@@ -84,21 +84,23 @@ def program_interface(
     constants: Sequence[Tensor],
     arena_bytes: int,
     extents: Sequence[str] = (),
+    states: Sequence[State] = (),
 ) -> str:
-    """What `treadle_run` expects: its tensors in order, with the model's names, the bytes of its arena, and which
-    extents its last inputs are."""
+    """What `treadle_run` expects: its tensors in order, with the model's names, the bytes of its arena, which extents
+    its last inputs are, and which of them are states."""
     lines = ["treadle interface 1"]
     lines += [f"input {json.dumps(each.name)} {_type(each)}" for each in inputs]
     lines += [f"output {json.dumps(each.name)} {_type(each)}" for each in outputs]
     lines += [f"constant {_type(each)}" for each in constants]
     lines += [f"extent {json.dumps(each)}" for each in extents]
+    lines += [f"state {s.argument} {s.result}{' in place' if s.in_place else ''}" for s in states]
     return "\n".join([*lines, f"arena {arena_bytes}", "end"])
 
 
 def manifest_interface(manifest: Manifest) -> str:
     """The interface of `treadle_run` according to a manifest."""
     tensors = manifest.inputs, manifest.outputs, manifest.constants
-    return program_interface(*tensors, manifest.arena_bytes, manifest.extents)
+    return program_interface(*tensors, manifest.arena_bytes, manifest.extents, manifest.states)
 
 
 def kernel_interface(launch: KernelLaunch) -> str:

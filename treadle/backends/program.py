@@ -15,7 +15,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 from xdsl.traits import SymbolTable
 
+from treadle.artifact.manifest import State
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
+from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
 from treadle.dialects.graph.constant import ConstantOp, constant_array
 from treadle.dialects.graph.dtypes import byte_width, numpy_dtype
@@ -114,6 +116,8 @@ class Program:
     output_extents: tuple[tuple[str, ...], ...] = ()
     found: tuple[str, ...] = ()
     """Symbols of `output_extents` that depend on data: the last outputs are their values."""
+    states: tuple[State, ...] = ()
+    """What is kept between calls."""
 
 
 def read_program(module: ModuleOp) -> Program:
@@ -155,6 +159,9 @@ def read_program(module: ModuleOp) -> Program:
         input_extents=_dimensions(main.attributes.get("input_extents")),
         output_extents=_dimensions(main.attributes.get("output_extents")),
         found=_texts(main.attributes.get("found")),
+        states=tuple(
+            State(each.argument.data, each.result.data, bool(each.in_place.value.data)) for each in states_of(main)
+        ),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         write_module(folder, ir_text(module))
         launches = write_cuda(module, program, target, folder, progress, cubins=request.cubins)
     else:
-        interface = program_interface(inputs, outputs, constants, program.arena_bytes, program.extents)
+        interface = program_interface(inputs, outputs, constants, program.arena_bytes, program.extents, program.states)
         # The C compiler's processes run while this one prints the IR.
         machine = write_c(module, interface, target, folder, progress, lambda: write_module(folder, ir_text(module)))
     manifest = Manifest(
@@ -63,6 +63,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         symbols=program.symbols,
         extents=program.extents,
         found=program.found,
+        states=program.states,
         machine=machine,
         launches=launches,
         dispatches=program.dispatches if target.is_cuda else (),

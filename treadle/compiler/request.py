@@ -19,6 +19,7 @@ from treadle.passes.entry import check_entry
 from treadle.passes.instruments import Announce, Instrument, Trace, Verify, verify
 from treadle.shapes.constants import Constants
 from treadle.shapes.dim import Shapes
+from treadle.shapes.states import States
 from treadle.support.files import MODEL_BYTES, read_regular
 from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
@@ -38,6 +39,7 @@ class CompileRequest:
     after:     the stage that left the module; None: it is of graph operators, and no stage has run
     shapes:    extents of the dimensions that the file leaves dynamic
     constants: values of inputs that are the same in every call
+    states:    inputs that are outputs of the call before
     trace_dir: where the numbered IR after each pass is written
     check:     verify the IR after each pass
     options:   precision, and which decisions are explained
@@ -56,6 +58,7 @@ class CompileRequest:
     content: bytes | None = None
     after: str | None = None
     constants: Constants | None = None
+    states: States | None = None
 
 
 def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
@@ -97,11 +100,13 @@ def _given_module(request: CompileRequest) -> ModuleOp:
             accepted = f"a module, or a {IR_SUFFIX} file, which that stage left"
             raise TreadleError(f"the model is ONNX, which stage '{request.after}' does not give", "compile", accepted)
         loaded = load_model(model, request.content) if isinstance(model, Path) else model
-        return import_loaded(loaded, dict(request.shapes), request.constants)
+        return import_loaded(loaded, dict(request.shapes), request.constants, request.states)
     if request.shapes:
         raise TreadleError("shapes are given for a module, whose tensors have theirs", "compile", "no shapes")
     if request.constants:
         raise TreadleError("constants are given for a module, which has no ONNX inputs", "compile", "no constants")
+    if request.states:
+        raise TreadleError("states are given for a module, whose @main has its own", "compile", "no states")
     verify(model, "as it was given")
     if stage_of(model, request.after) is None:
         check_entry(model)

@@ -70,7 +70,7 @@ _SCALARS = ("arith.*", "math.*", "scalar.*")
 _DEFINITIONS = (*_FRAME, *_SCALARS, "graph.compute", "graph.at", "graph.reduce", "graph.yield")
 _WHOLE = ("graph.matmul", "graph.packed_matmul", "graph.packed_conv", "graph.attention", "graph.winograd_conv")
 _CONTROL = ("graph.loop", "graph.if")
-_DEFINED = (*_DEFINITIONS, *_WHOLE, *_CONTROL, "graph.constant")
+_DEFINED = (*_DEFINITIONS, *_WHOLE, *_CONTROL, "graph.append", "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
     "loop.lane_mask", "loop.lane_compare", "loop.lane_convert", "loop.lane_select", "loop.strided_load",
@@ -88,7 +88,8 @@ _BLOCKS = (
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
 _GPU_KERNELS = (
-    *_FRAME, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", "tile.*", *_BODY, *_BLOCKS, *_COPIES,
+    *_FRAME, "graph.append", "graph.constant", "loop.kernel", "loop.dispatch", "task.*", "tile.*", *_BODY, *_BLOCKS,
+    *_COPIES,
 )  # fmt: skip
 _HOST = ("host.buffer", "host.launch", "host.dispatch", "host.return")
 _HOST_CPU = (*_HOST, "host.loop", "host.if")
@@ -99,7 +100,17 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "define": _DEFINED,
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
-    "kernels cpu": (*_FRAME, *_CONTROL, "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT),
+    "kernels cpu": (
+        *_FRAME,
+        *_CONTROL,
+        "graph.append",
+        "graph.constant",
+        "loop.kernel",
+        "loop.dispatch",
+        "task.*",
+        *_BODY,
+        *_UNIT,
+    ),
     "kernels cuda": _GPU_KERNELS,
     "plan cpu": (*_FRAME, *_HOST_CPU, "loop.func", "task.*", *_BODY, *_UNIT),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),

@@ -76,14 +76,14 @@ def parse_dim(text: str, name: str | None = None) -> Dim:
     return Dim(name, int(found["lower"]), int(found["upper"]), int(found["multiple"] or 1))
 
 
-Shapes = Mapping[str, Sequence[int | Dim] | int | Dim]
+Shapes = Mapping[str, Sequence[int | Dim | str] | int | Dim | str]
 """By the name of an input its shape, or by the name of a dynamic dimension its extent: `{"x": (2, 3), "batch": 2}`. A
-`Dim` stands for an extent that changes from call to call."""
+`Dim` stands for an extent that changes from call to call, a text for one that is computed of such: `"past + new"`."""
 
 _FORM = 'a dict such as {"x": (1, 3, 48, 320)}, {"batch": 1} or {"batch": treadle.Dim("batch", 1, 8)}'
 
 
-def normalized(shapes: object) -> dict[str, tuple[int | Dim, ...]]:
+def normalized(shapes: object) -> dict[str, tuple[int | Dim | str, ...]]:
     """The shapes as tuples, an extent as a tuple of one. TreadleError for what is no `Shapes`."""
     if shapes is None:
         return {}
@@ -99,13 +99,15 @@ def _name(name: object) -> str:
     return name
 
 
-def _extents(name: str, given: object) -> tuple[int | Dim, ...]:
+def _extents(name: str, given: object) -> tuple[int | Dim | str, ...]:
     where = f"shapes['{name}']"
     try:
-        listed: Sequence[object] = given if isinstance(given, Sequence) else (given,)  # pyright: ignore
-        extents = tuple(e if isinstance(e, Dim) else index(e) for e in listed)  # pyright: ignore
+        listed: Sequence[object] = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)  # pyright: ignore
+        extents = tuple(e if isinstance(e, Dim | str) else index(e) for e in listed)  # pyright: ignore
     except TypeError:
-        raise TreadleError(f"{given!r} is no shape", where, "whole numbers or treadle.Dim, or one of them") from None
+        raise TreadleError(
+            f"{given!r} is no shape", where, "whole numbers, treadle.Dim or expressions, or one of them"
+        ) from None
     if any(isinstance(extent, int) and extent < 0 for extent in extents):
         raise TreadleError(f"{given!r} has a negative extent", where, "extents from 0 upwards")
     return extents

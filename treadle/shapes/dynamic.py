@@ -9,7 +9,7 @@ buffers of the largest shape, and outputs are cut out of such.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -140,7 +140,8 @@ _Form = tuple[tuple[int, ...], np.dtype[Any]]
 class DynamicCalls:
     """Turns calls of a model with symbols into runs of its program, whose tensors have their largest shapes.
 
-    It keeps a buffer for each input that changes: calls take turns. ValueError for a manifest that does not say what it
+    It keeps a buffer for each input that changes: calls take turns. Extents of states are no shapes of what a caller
+    gives: `lengths` has them, which `advance` changes after a call. ValueError for a manifest that does not say what it
     needs: this is how manifests are checked.
     """
 
@@ -151,24 +152,29 @@ class DynamicCalls:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         found: Sequence[str] = (),
+        states: Sequence[tuple[int, int]] = (),
     ):
-        """The symbols, the expressions of which the last inputs are the values, the program's tensors, and the symbols
-        of which the last outputs are the values."""
+        """The symbols, the expressions of which the last inputs are the values, the program's tensors, the symbols of
+        which the last outputs are the values, and the inputs and outputs, by number, that are states."""
         names = [*(symbol.name for symbol in symbols), *found]
         if len(set(names)) < len(names):
             raise ValueError("a symbol has two ranges")
         if len(inputs) < len(extents) or len(outputs) < len(found):
             raise ValueError("more extents than inputs, or than outputs")
         self.symbols = {symbol.name: symbol for symbol in symbols}
-        self.inputs = inputs[: len(inputs) - len(extents)]
-        self.outputs = outputs[: len(outputs) - len(found)]
+        given, made = inputs[: len(inputs) - len(extents)], outputs[: len(outputs) - len(found)]
+        pairs = _states(states, given, made)
+        self.inputs = [tensor for n, tensor in enumerate(given) if n not in {argument for argument, _ in states}]
+        self.outputs = [tensor for n, tensor in enumerate(made) if n not in {result for _, result in states}]
         self.found = tuple(found)
-        for tensor in (*inputs[len(self.inputs) :], *outputs[len(self.outputs) :]):
+        for tensor in (*inputs[len(given) :], *outputs[len(made) :]):
             if tensor.shape or tensor.dtype != "int64":
                 raise ValueError(f"'{tensor.name}' is an extent, and no int64")
-        for tensor in self.inputs:
-            _check_input(tensor, {name: symbol.greatest for name, symbol in self.symbols.items()})
+        largest = {name: symbol.greatest for name, symbol in self.symbols.items()}
+        self._derived = [(n, *each) for n, tensor in enumerate(self.inputs) for each in _derived(tensor, largest)]
         self._extents = [ExtentExpression(text, names) for text in extents]
+        self._next = _lengths_after(pairs, self.inputs, self.symbols)
+        self.lengths = {name: self.symbols[name].least for name in self._next}
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
         self._bound: tuple[list[_Form], dict[str, int]] | None = None
@@ -183,7 +189,34 @@ class DynamicCalls:
         bound = self._bound
         if bound is None or bound[0] != forms:  # mostly those of the call before
             self._bound = bound = forms, self._values(arrays)
-        return bound[1]
+        for name, length in self.lengths.items():
+            if length not in self.symbols[name]:
+                message = f"there is no room behind {length} positions: {name} is {length}"
+                raise TreadleError(message, "the states", f"{self._range(name)}; reset(), or rewind()")
+        values = {**bound[1], **self.lengths} if self.lengths else bound[1]
+        for number, dimension, extent in self._derived:
+            if (given := arrays[number].shape[dimension]) != (wanted := extent.value(values)):
+                message, where = f"dimension {dimension} is {given}", f"input '{self.inputs[number].name}'"
+                raise TreadleError(message, where, f"{extent.text}, which is {wanted} in this call")
+        return values
+
+    def advance(self, values: Values) -> None:
+        """The states' extents after a call with these values."""
+        self.lengths.update({name: after.value(values) for name, after in self._next.items()})
+
+    def rewind(self, lengths: Mapping[str, int]) -> None:
+        """Shorter states: TreadleError for a name that is no state's, and a length that it has not."""
+        for name, length in lengths.items():
+            if name not in self.lengths:
+                raise TreadleError(f"'{name}' is no extent of a state", "rewind", list(self.lengths) or "no lengths")
+            if not self.symbols[name].least <= length <= self.lengths[name]:
+                limits = f"{self.symbols[name].least} to {self.lengths[name]}"
+                raise TreadleError(f"{name} is {self.lengths[name]}, and {length} is asked for", "rewind", limits)
+        self.lengths.update(lengths)
+
+    def reset(self) -> None:
+        """States are as short as they may be."""
+        self.lengths = {name: self.symbols[name].least for name in self.lengths}
 
     def _values(self, arrays: Sequence[Array]) -> dict[str, int]:
         values: dict[str, int] = {}
@@ -195,7 +228,7 @@ class DynamicCalls:
             for n, (text, extent) in enumerate(zip(wanted, array.shape, strict=False)):
                 symbol = self.symbols.get(text)
                 if symbol is None:
-                    fits = fits and extent == int(text)
+                    fits = fits and (not text.isdigit() or extent == int(text))
                     continue
                 if not fits:
                     break
@@ -279,11 +312,44 @@ def _result(tensor: Tensor, extents: OutputExtents | None, array: Array, values:
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
-def _check_input(tensor: Tensor, largest: Values) -> None:
+def _states(
+    states: Sequence[tuple[int, int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """The tensors of states; ValueError for one that there is not, that is two states', or whose sides differ."""
+    for numbers, tensors in zip(zip(*states, strict=True), (inputs, outputs), strict=False):
+        if len(set(numbers)) < len(numbers) or max(numbers) >= len(tensors):
+            raise ValueError(f"states {list(numbers)} of {len(tensors)} tensors")
+    pairs = [(inputs[argument], outputs[result]) for argument, result in states]
+    for a, b in pairs:
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            raise ValueError(f"'{a.name}' becomes '{b.name}', which has another shape or type")
+    return pairs
+
+
+def _lengths_after(
+    states: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor], symbols: Mapping[str, Dim]
+) -> dict[str, ExtentExpression]:
+    """The symbols that are extents of states alone, and what each is after a call."""
+    given = {text for tensor in inputs for text in tensor.extents}
+    found: dict[str, ExtentExpression] = {}
+    for argument, result in states:
+        for text, after in zip(argument.extents, result.extents, strict=False):
+            if text in symbols and text not in given:
+                expression = ExtentExpression(after, list(symbols))
+                if found.setdefault(text, expression).text != after:
+                    raise ValueError(f"{text} is {found[text].text} and {after} after a call")
+    return found
+
+
+def _derived(tensor: Tensor, largest: Values) -> Iterator[tuple[int, ExtentExpression]]:
+    """The dimensions of an input that are computed from symbols; ValueError for extents that do not fit its shape."""
     if not tensor.extents:
         return
     if len(tensor.extents) != len(tensor.shape):
         raise ValueError(f"input '{tensor.name}' has {len(tensor.extents)} extents, and {len(tensor.shape)} dimensions")
-    for text, bound in zip(tensor.extents, tensor.shape, strict=True):
-        if largest.get(text, int(text) if text.isdigit() and text.isascii() else None) != bound:
+    for dimension, (text, bound) in enumerate(zip(tensor.extents, tensor.shape, strict=True)):
+        extent = ExtentExpression(text, list(largest))
+        if text not in largest and not text.isdigit():
+            yield dimension, extent
+        if extent.value(largest) != bound:
             raise ValueError(f"extent {text!r} of input '{tensor.name}' is not at most {bound}")

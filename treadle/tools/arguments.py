@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from treadle.artifact.manifest import Tensor
 from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim, parse_dim
+from treadle.shapes.dynamic import ExtentExpression
+from treadle.shapes.states import AUTO, States
 
 # Calls of a model that is compiled for ranges: the corners and some points between, and inputs for them.
 
@@ -55,7 +57,7 @@ def _is_outer(corner: Sequence[int], ends: Sequence[tuple[int, int]]) -> bool:
 
 
 def _shape(tensor: Tensor, values: Values) -> tuple[int, ...]:
-    return tuple(values[text] if text in values else int(text) for text in tensor.extents or map(str, tensor.shape))
+    return tuple(ExtentExpression(text, list(values)).value(values) for text in tensor.extents) or tensor.shape
 
 
 def _fitted(array: Array, shape: tuple[int, ...]) -> Array:
@@ -64,6 +66,19 @@ def _fitted(array: Array, shape: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(
         array[np.ix_(*(np.arange(to) % own for to, own in zip(shape, array.shape, strict=True)))]
     )
+
+
+def parse_states(arguments: Sequence[str]) -> States | None:
+    """The states that `--states auto` or `--states past=present` mean; TreadleError for anything else."""
+    if not arguments:
+        return None
+    if list(arguments) == [AUTO]:
+        return AUTO
+    pairs = [argument.partition("=") for argument in arguments]
+    wrong = next(("".join(pair) for pair in pairs if not all(pair)), None)
+    if wrong is not None:
+        raise TreadleError(f"cannot read {wrong!r}", "--states", "auto, or INPUT=OUTPUT")
+    return {name: output for name, _, output in pairs}
 
 
 # Values for a model's inputs: of a call, from files or drawn, and those that are the same in every call.
@@ -180,13 +195,14 @@ _SHAPE_FORM = (
 _HISTOGRAM = 'an object of values and how often they occur, such as {"37": 120, "128": 44}'
 
 
-def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim, ...]]:
+def parse_shapes(arguments: Sequence[str]) -> dict[str, tuple[int | Dim | str, ...]]:
     """`["x=1,3,48,320"]` as `{"x": (1, 3, 48, 320)}`; a name may contain `=`. `x=n:1..8,3` has a range, the `Dim` named
-    `n`, and so has `n=1..8`, which names a dimension; that of `x=1..8,3` has a name of its own, `x_0`.
+    `n`, and so has `n=1..8`, which names a dimension; that of `x=1..8,3` has a name of its own, `x_0`. `x=n+1,3` has an
+    extent that is computed.
 
     Raises TreadleError for anything else, and for a name given twice.
     """
-    shapes: dict[str, tuple[int | Dim, ...]] = {}
+    shapes: dict[str, tuple[int | Dim | str, ...]] = {}
     for argument in arguments:
         name, sign, extents = argument.rpartition("=")
         words = [word.strip() for word in extents.split(",")] if extents.strip() else []
@@ -232,7 +248,9 @@ def _histogram(path: Path) -> dict[int, float]:
     return found
 
 
-def shapes_of_call(arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int | Dim, ...]]:
+def shapes_of_call(
+    arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int | Dim | str, ...]]:
     """The shapes to compile for where inputs of these shapes are at hand, too: with a range, they are those of a call
     only. Raises as `parse_shapes`."""
     given = parse_shapes(arguments)
@@ -240,13 +258,18 @@ def shapes_of_call(arguments: Sequence[str], inputs: Mapping[str, tuple[int, ...
     return given if has_range else {**inputs, **given}
 
 
-def _extent(word: str, own: str, argument: str) -> int | Dim:
-    """An extent, or a range, whose name is `own` where it has none."""
+def _extent(word: str, own: str, argument: str) -> int | Dim | str:
+    """An extent, a range, whose name is `own` where it has none, or an expression of such."""
     if _is_number(word):
         return int(word)
+    if _EXPRESSION.fullmatch(word):
+        return word
     if ".." not in word:
         raise _unreadable(argument)
     return parse_dim(word, own if own.isidentifier() and own.isascii() else None)
+
+
+_EXPRESSION = re.compile(r"[\w ()]*[A-Za-z_][\w ()]*[-+*/%][\w ()+*/%-]+", re.ASCII)
 
 
 def _dimension(text: str) -> str:

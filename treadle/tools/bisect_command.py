@@ -187,7 +187,7 @@ def _case(args: argparse.Namespace) -> Case:
     return Case(Definition(module, [inputs[name] for name in names], precision), target, options)
 
 
-def _shapes(arguments: Sequence[str], arrays: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int | Dim, ...]]:
+def _shapes(arguments: Sequence[str], arrays: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int | Dim | str, ...]]:
     shapes = shapes_of_call(arguments, arrays)
     for name, extents in shapes.items():
         if any(isinstance(extent, Dim) for extent in extents):

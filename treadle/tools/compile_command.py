@@ -22,7 +22,7 @@ from treadle.support.progress import Progress
 from treadle.support.publishing import check_replaceable, publish
 from treadle.target import Target
 from treadle.target.options import CompileOptions, parse_construction, parse_convolution
-from treadle.tools.arguments import parse_shapes, read_constants
+from treadle.tools.arguments import parse_shapes, parse_states, read_constants
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
 
@@ -84,7 +84,7 @@ def _compiled(
 ) -> CompiledModel:
     return compile(
         args.model, target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
-        convolution=args.convolution,
+        convolution=args.convolution, states=parse_states(args.states),
         trace_dir=trace, database=args.database, construct=args.construct, after=args.after,
         explain_fusion=args.explain_fusion, progress=progress,
     )  # fmt: skip
@@ -128,6 +128,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             progress=progress,
             after=args.after,
             constants=read_constants(args.input),
+            states=parse_states(args.states),
         )
         module = compile_request.lowered_module(request, args.to)
         pipeline.record_stage(module, args.to)

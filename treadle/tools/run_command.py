@@ -21,7 +21,16 @@ from treadle.shapes.dim import Shapes
 from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
 from treadle.target.options import DEVICES, parse_precision
-from treadle.tools.arguments import Given, check_of_model, complete, inputs_at, points_of, read_inputs, shapes_of_call
+from treadle.tools.arguments import (
+    Given,
+    check_of_model,
+    complete,
+    inputs_at,
+    parse_states,
+    points_of,
+    read_inputs,
+    shapes_of_call,
+)
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
 
@@ -83,7 +92,7 @@ def _packaged(path: Path, given: Given, args: argparse.Namespace) -> CompiledMod
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
-        "--convolution": args.convolution,
+        "--convolution": args.convolution, "--states": args.states,
         "--database": args.database, "--construct": args.construct, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
@@ -105,6 +114,7 @@ def _compiled(shapes: Shapes, constants: Constants, args: argparse.Namespace, pr
         target,
         shapes,
         constants=constants,
+        states=parse_states(args.states),
         precision=args.precision or "f32",
         convolution=args.convolution,
         database=args.database,

@@ -103,6 +103,7 @@ def _parser() -> Parser:
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, or an .mlir file that `--to` wrote")
+    _add_states(parser)
     _add_target(parser)
     _add_settings(parser)
     _add_from(parser)
@@ -122,6 +123,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote", runs=True)
+    _add_states(parser)
     _add_target(parser)
     _add_settings(parser)
     _add_from(parser)
@@ -304,6 +306,17 @@ def _add_model(parser: argparse.ArgumentParser, what: str, nargs: str | None = N
         default=[],
         metavar="sr=16000",
         help=f"an input's value in every call, which is a constant of the compiled model{values}; repeatable",
+    )
+
+
+def _add_states(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--states",
+        action="append",
+        default=[],
+        metavar="past=present",
+        help="an input that is an output of the call before, and is kept by the model; repeatable; auto: those that "
+        "exporters name alike",
     )
 
 

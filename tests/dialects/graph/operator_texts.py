@@ -126,6 +126,12 @@ def rms_norm(x: str, scale: str, dim: int) -> str:
     return two("rms_norm", x, scale, x, f"{{dim = {dim} : i64, epsilon = 1.000000e-05 : f64}}")
 
 
+def append(past: str, new: str, y: str, dim: int = 0, begin: str = "tensor<i64>", count: str = "") -> str:
+    """A `graph.append`."""
+    operands = f"{{%x: {past}}}, {{%z: {new}}} at {{%b: {begin}}}" + (f" count {{%n: {count}}}" if count else "")
+    return f"%y = graph.append {operands} {{dim = {dim} : i64}} : ({past}, {new}) -> {y}"
+
+
 def attention(
     q: str, k: str, v: str, y: str, mask: str = "", length: str = "", offset: str = "", causal: int = 1
 ) -> str:

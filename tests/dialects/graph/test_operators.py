@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from tests.dialects.graph.operator_texts import (
     CONTROL,
     ZEROS,
+    append,
     attention,
     batch_norm,
     compute,
@@ -81,6 +82,8 @@ GOOD = [
     layer_norm("tensor<1x4x8xf32>", "tensor<8xf32>", "tensor<8xf32>", 2),
     batch_norm("tensor<1x4x8xf32>", "tensor<4xf32>"),
     rms_norm("tensor<1x4x8xf32>", "tensor<8xf32>", 2),
+    append("tensor<2x8x4xf32>", "tensor<2x3x4xf32>", "tensor<2x8x4xf32>", 1),
+    append("tensor<8xui8>", "tensor<9xui8>", "tensor<8xui8>", count="tensor<i64>"),
     attention("tensor<5x8xf16>", "tensor<6x8xf16>", "tensor<6x3xf16>", "tensor<5x3xf16>"),
     attention(
         "tensor<2x4x5x8xf32>", "tensor<2x2x6x8xf32>", "tensor<2x2x6x3xf32>", "tensor<2x4x5x3xf32>", "tensor<1x6xf32>"
@@ -278,6 +281,12 @@ REJECTED = [
     (rms_norm(F, "tensor<3xf32>", 0), "the scale is tensor<4xf32>, not tensor<3xf32>"),
     (rms_norm(F, F, 1), "dimension 1 of tensor<4xf32>"),
     (rms_norm(N, N, 0), "rms_norm of tensor<4xi32>: floats are needed"),
+    (append("tensor<8xf32>", "tensor<3xf16>", "tensor<8xf32>"), "element types differ"),
+    (append("tensor<8xf32>", "tensor<3x1xf32>", "tensor<8xf32>"), "ranks differ"),
+    (append("tensor<8x2xf32>", "tensor<3x1xf32>", "tensor<8x2xf32>"), "extents differ beside those of dimension 0"),
+    (append("tensor<8xf32>", "tensor<3xf32>", "tensor<8xf32>", 1), "dimension 1 of tensor<8xf32>"),
+    (append("tensor<8xf32>", "tensor<3xf32>", "tensor<11xf32>"), "the operands give tensor<8xf32>"),
+    (append("tensor<8xf32>", "tensor<3xf32>", "tensor<8xf32>", begin="tensor<i32>"), "type tensor<i64>"),
     (attention("tensor<5x8xi32>", "tensor<6x8xi32>", "tensor<6x3xi32>", "tensor<5x3xi32>"), "floats are needed"),
     (
         packed_matmul("tensor<5x40xf32>", "tensor<1x32x32x2xbf16>", "tensor<5x7xf32>", 7),

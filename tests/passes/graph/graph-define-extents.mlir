@@ -1,4 +1,5 @@
-// RUN: treadle-opt %s -p graph-define | filecheck %s
+// RUN: treadle-opt %s -p graph-define --split-input-file | filecheck %s
+// RUN: treadle-opt %s -p graph-define --split-input-file | filecheck %s --check-prefix STATE
 
 // The extent is data, which is clamped to what the tensor has; beyond it the tensor is not read.
 func.func @main(%x: tensor<4x32xf32>, %n: tensor<i64>) -> tensor<4x32xf32> attributes {extents = ["n"]} {
@@ -16,3 +17,16 @@ func.func @main(%x: tensor<4x32xf32>, %n: tensor<i64>) -> tensor<4x32xf32> attri
 // CHECK-NEXT:   [[FILL:%.*]] = arith.constant 0xff800000 : f32
 // CHECK-NEXT:   [[INSIDE:%.*]] = arith.cmpi slt, [[J]], [[EXTENT]] : index
 // CHECK-NEXT:   graph.at %x[[[I]], [[J]]] where [[INSIDE]] else [[FILL]] : tensor<4x32xf32>
+
+// -----
+
+// What is appended to a state that nothing else reads stays; its definition would copy the state.
+func.func @main(%x: tensor<2x3xf32>, %past: tensor<8x3xf32>, %n: tensor<i64>) -> (tensor<8x3xf32>, tensor<8x3xf32>)
+    attributes {extents = ["n"], states = [#graph.state<1 -> 0>]} {
+  %a = graph.append %past, %x at %n {dim = 0 : i64} : (tensor<8x3xf32>, tensor<2x3xf32>) -> tensor<8x3xf32>
+  %b = graph.append %a, %x at %n {dim = 0 : i64} : (tensor<8x3xf32>, tensor<2x3xf32>) -> tensor<8x3xf32>
+  func.return %a, %b : tensor<8x3xf32>, tensor<8x3xf32>
+}
+
+// STATE:      %a = graph.append %past, %x at %n
+// STATE-NEXT: %b = graph.compute "append"

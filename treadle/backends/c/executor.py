@@ -14,8 +14,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from treadle.artifact.manifest import State
 from treadle.backends.call_lock import CallLock
 from treadle.backends.interface import TensorSpec
+from treadle.backends.states import StateMemory, arguments_of, results_of, visible
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 
@@ -207,6 +209,12 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     return np.ndarray(shape, element, storage, -address(storage) % ALIGNMENT)
 
 
+def _aligned_zeros(spec: TensorSpec) -> Array:
+    """An aligned array of zeros, whose pages are not there before they are written."""
+    storage = np.zeros(spec.num_bytes + ALIGNMENT, np.uint8)
+    return np.ndarray(spec.shape, spec.dtype, storage, -address(storage) % ALIGNMENT)
+
+
 def address(array: Array) -> int:
     """That of the first byte; `array.ctypes.data` takes several times as long."""
     return array.__array_interface__["data"][0]
@@ -232,6 +240,7 @@ class CpuProgram:
     threads:     how many run it, the calling thread included; default: the variable TREADLE_NUM_THREADS. Or the pool of
                  threads that it shares
     entry:       the name of the program's function, in a library that holds several
+    states:      what is kept between runs: run() neither takes nor returns it
 
     Calls of run() from several threads take turns. close(), leaving a `with`, collection or the interpreter's end ends
     its own threads, after a run that is under way, and not those of a pool that it was given. A forked child has
@@ -247,9 +256,11 @@ class CpuProgram:
         arena_bytes: int = 0,
         threads: int | ThreadPool | None = None,
         entry: str = ENTRY,
+        states: Sequence[State] = (),
     ):
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        self.inputs = visible(inputs, arguments_of(states))
+        self.outputs = visible(outputs, results_of(states))
+        self._states = StateMemory(states, lambda state: _aligned_zeros(inputs[state.argument]))
         self._owns_pool = not isinstance(threads, ThreadPool)
         self._pool = threads if isinstance(threads, ThreadPool) else ThreadPool(threads)
         self._constants = [aligned(array) for array in constants]
@@ -277,8 +288,17 @@ class CpuProgram:
         buffers = self._checked(inputs)
         wanted = shapes or [spec.shape for spec in self.outputs]
         results = [self._result(position, shape) for position, shape in enumerate(wanted)]
-        self._native.calls.call(lambda: self._call(self._pool_address(), buffers, results))
+        self._native.calls.call(lambda: self._run(buffers, results))
         return results
+
+    def _run(self, buffers: Sequence[Array], results: Sequence[Array]) -> None:
+        """The caller has the lock."""
+        self._call(self._pool_address(), buffers, results)
+        self._states.advance()
+
+    def clear_states(self) -> None:
+        """Sets all states to 0, after a run that is under way."""
+        self._native.calls.call(self._states.clear)
 
     def recycle(self, position: int, array: Array) -> None:
         """Takes an output of a run that nobody will read again: a later one is stored there, and no new pages are."""
@@ -323,7 +343,8 @@ class CpuProgram:
         return self._native.open_address()
 
     def _call(self, pool: int, inputs: Sequence[Array], results: Sequence[Array]) -> None:
-        self._entry(pool, _pointers(inputs), _pointers(results), self._constant_pointers, self._arena_address)
+        given, made = _pointers(self._states.inputs(inputs)), _pointers(self._states.outputs(results))
+        self._entry(pool, given, made, self._constant_pointers, self._arena_address)
 
     def close(self) -> None:
         """Frees the constants and the arena, and ends threads that are its own; a second call does nothing."""

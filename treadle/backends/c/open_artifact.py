@@ -86,7 +86,7 @@ def open_program(artifact: Artifact, threads: int | ThreadPool | None, *, rebuil
     if library is None:
         library = _rebuilt_library(artifact) if rebuild or not missing else _library_for_here(artifact, missing)
     specs = [_spec(tensor) for tensor in manifest.inputs], [_spec(tensor) for tensor in manifest.outputs]
-    return CpuProgram(library, *specs, read_weights(artifact), manifest.arena_bytes, threads)
+    return CpuProgram(library, *specs, read_weights(artifact), manifest.arena_bytes, threads, states=manifest.states)
 
 
 def _stored_library(artifact: Artifact) -> ctypes.CDLL | None:

@@ -10,9 +10,11 @@ from types import TracebackType
 
 import numpy as np
 
+from treadle.artifact.manifest import State
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
+from treadle.backends.states import StateMemory, arguments_of, results_of, visible
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch, chosen_launches
 
@@ -55,16 +57,25 @@ class CudaProgram:
         *,
         owns_driver: bool = False,
         dispatches: Sequence[Dispatch] = (),
+        states: Sequence[State] = (),
     ) -> None:
         """`dispatches`: where a run takes one of several launches, by the values of inputs.
+
+        `states`: what is kept between runs: `run` neither takes nor returns it. In place it stays on the device; others
+        are copied to the host and back.
 
         `owns_driver`: the driver is closed with the program, and nobody else uses it.
 
         Raises `TreadleError` for a buffer that does not exist, and when the device fails.
         """
         self._driver, self._owns_driver = driver, owns_driver
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        self.inputs = visible(inputs, arguments_of(states))
+        self.outputs = visible(outputs, results_of(states))
+        self._kept = tuple(states)
+        self._copied = [state for state in states if not state.in_place]
+        self._states = StateMemory(self._copied, lambda state: _zeros(inputs[state.argument]))
+        self._state_specs = {state: inputs[state.argument] for state in states}
+        self._numbers = visible(range(len(inputs)), arguments_of(states))
         contiguous = [np.ascontiguousarray(constant) for constant in constants]
         sizes: dict[BufferKind, list[int]] = {
             "input": [spec.num_bytes for spec in inputs],
@@ -84,7 +95,12 @@ class CudaProgram:
         self._zeros = np.zeros(zeroed_bytes, np.uint8)
         self._is_cleared = False
         try:
+            in_place = {state.argument: state.result for state in states if state.in_place}
+            sizes["input"] = [0 if n in in_place else size for n, size in enumerate(sizes["input"])]
             self._addresses = {kind: [self._allocate(size) for size in each] for kind, each in sizes.items()}
+            for argument, result in in_place.items():
+                self._addresses["input"][argument] = self._addresses["output"][result]
+            self._clear_states()
             for address, constant in zip(self._addresses["constant"], contiguous, strict=True):
                 driver.upload(address, constant)
             self._clear()
@@ -115,11 +131,27 @@ class CudaProgram:
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         with self._launching():
             self._driver.launch(self._chosen)
-            for result, address in zip(results, self._addresses["output"], strict=True):
+            made = visible(self._addresses["output"], results_of(self._kept))
+            for result, address in zip(results, made, strict=True):
                 self._driver.download(result, address)
+            for state, array in zip(self._copied, self._states.after, strict=True):
+                self._driver.download(array, self._addresses["output"][state.result])
             self._driver.synchronize()
+        self._states.advance()
         del staged
         return results
+
+    def clear_states(self) -> None:
+        """Sets all states to 0, after a run that is under way."""
+        self._calls.call(self._clear_states)
+
+    def _clear_states(self) -> None:
+        self._states.clear()
+        for state in self._kept:
+            if state.in_place:
+                spec = self._state_specs[state]
+                self._driver.upload(self._addresses["output"][state.result], _zeros(spec))
+                self._driver.synchronize()
 
     def capture(self) -> LaunchGraph:
         """The kernels of the last `run` as one CUDA graph, on its inputs; close it before the program.
@@ -204,19 +236,23 @@ class CudaProgram:
             accepted = ", ".join(spec.name for spec in self.inputs)
             raise TreadleError(f"got {len(arrays)} inputs, expected {len(self.inputs)}", "run", accepted)
         staged: list[np.ndarray] = []
-        for spec, array, address in zip(self.inputs, arrays, self._addresses["input"], strict=True):
+        given = visible(self._addresses["input"], arguments_of(self._kept))
+        for spec, array, address in zip(self.inputs, arrays, given, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 accepted = f"{spec.dtype} of shape {spec.shape}"
                 raise TreadleError(f"got {array.dtype} of shape {array.shape}", f"input '{spec.name}'", accepted)
             staged.append(np.ascontiguousarray(array))
             self._driver.upload(address, staged[-1])
         self._choose(staged)
+        for state, array in zip(self._copied, self._states.now, strict=True):
+            self._driver.upload(self._addresses["input"][state.argument], array)
         return staged
 
     def _choose(self, inputs: Sequence[np.ndarray]) -> None:
         """Keeps the launches that a run on some inputs takes."""
         if self._dispatches:
-            chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
+            given = dict(zip(self._numbers, inputs, strict=True))
+            chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(given[number]))
             self._chosen = [self._launches[number] for number in chosen]
 
     def _allocate(self, num_bytes: int) -> int:
@@ -242,6 +278,10 @@ class CudaProgram:
         if buffer.kind in _ADDRESSED:
             return self._addresses[buffer.kind][0] + buffer.index
         return self._addresses[buffer.kind][buffer.index]
+
+
+def _zeros(spec: TensorSpec) -> np.ndarray:
+    return np.zeros(spec.shape, spec.dtype)
 
 
 def _check_buffers(launch: Launch, sizes: Mapping[BufferKind, Sequence[int]]) -> None:

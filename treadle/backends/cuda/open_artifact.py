@@ -37,11 +37,14 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     inputs, outputs = ([_spec(tensor) for tensor in each] for each in (manifest.inputs, manifest.outputs))
     constants = read_weights(artifact)
     memory = constants, manifest.arena_bytes, manifest.zeroed_bytes
+    dispatches, states = manifest.dispatches, manifest.states
     if driver is not None:
-        return CudaProgram(driver, launches, inputs, outputs, *memory, dispatches=manifest.dispatches)
+        return CudaProgram(driver, launches, inputs, outputs, *memory, dispatches=dispatches, states=states)
     own = open_driver()
     try:
-        return CudaProgram(own, launches, inputs, outputs, *memory, owns_driver=True, dispatches=manifest.dispatches)
+        return CudaProgram(
+            own, launches, inputs, outputs, *memory, owns_driver=True, dispatches=dispatches, states=states
+        )
     except BaseException:
         own.close()
         raise

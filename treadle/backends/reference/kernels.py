@@ -41,17 +41,21 @@ class Kernel:
         self.num_outputs = len(op.outputs) if isinstance(op, KernelOp) else op.num_outputs
         partial = op.required_regions if isinstance(op, KernelOp) else op.partial
         self.partial = partial is not None
+        self.updates = isinstance(op, FuncOp) and op.updates is not None
         self.source: KernelSource = kernel_source(self.name, op.body.block, self.num_outputs)
 
     def run(self, inputs: Sequence[Array], *, reverse: bool = False) -> Array:
         """The first tensor that the kernel computes from `inputs`; see `results`."""
         return self.results(inputs, reverse=reverse)[0]
 
-    def results(self, inputs: Sequence[Array], *, reverse: bool = False) -> tuple[Array, ...]:
+    def results(
+        self, inputs: Sequence[Array], *, reverse: bool = False, before: Sequence[Array] = ()
+    ) -> tuple[Array, ...]:
         """The tensors that the kernel computes from `inputs`, the contents of its other buffers in order, without those
         of the launch.
 
-        With `reverse`, blocks and threads run in the opposite order: a result that differs shows a race.
+        With `reverse`, blocks and threads run in the opposite order: a result that differs shows a race. A kernel that
+        `updates` its results leaves the elements that it does not store as those of `before`.
         TreadleError for inputs of other shapes or types, and for what the module's docstring lists.
         """
         given, computed = self.types[: -self.num_outputs], self.types[-self.num_outputs :]
@@ -60,6 +64,8 @@ class Kernel:
         buffers = [fresh(type) if is_of_launch(type) else list(next(values).reshape(-1)) for type in given]
         launch: dict[int, list[Any]] = {}
         stored: list[list[Any]] = [[None] * prod(type.get_shape()) for type in computed]
+        if self.updates:
+            stored = [list(array.reshape(-1)) for array in before]
         run_block = self._cooperate if self.source.cooperates else self._take_turns
         blocks, threads = range(self.grid), range(self.threads)
         with np.errstate(all="ignore"):

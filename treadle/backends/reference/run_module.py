@@ -28,6 +28,7 @@ from treadle.backends.reference.kernel_operations import is_of_launch
 from treadle.backends.reference.kernels import Kernel
 from treadle.dialects import host, loop
 from treadle.dialects.graph import FusedOp, IfOp, LoopOp, YieldOp
+from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.evaluate import evaluate_results, run_arrays
 from treadle.errors import TreadleError
@@ -252,7 +253,7 @@ class LaunchRun:
                 # GPU.
                 memory.of(value).reshape(-1).view(np.uint8)[...] = UNSET
         read, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
-        for buffer, result in zip(written, kernel.results(read, reverse=self._reverse), strict=True):
+        for buffer, result in zip(written, kernel.results(read, reverse=self._reverse, before=written), strict=True):
             buffer[...] = result
 
 
@@ -366,7 +367,10 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
     program = read_program(module)
     _check(program.inputs, inputs)
     given, taken = _dense(planned_main(module), program.inputs, program.outputs, inputs)
-    outputs = tuple(np.empty(spec.shape, spec.dtype) for spec in program.outputs)
+    outputs = [np.empty(spec.shape, spec.dtype) for spec in program.outputs]
+    for state in states_of(planned_main(module)):
+        if state.in_place.value.data:
+            outputs[state.result.data] = inputs[state.argument.data].copy()
     arena = np.full(program.arena_bytes, UNSET, np.uint8)
     constants = [constant.array() for constant in program.constants]
     LaunchRun(module, constants, reverse).run(planned_main(module), given.packed(inputs), outputs, arena)

@@ -2,11 +2,12 @@
 
 Definition language: `compute.py`. Groups, and which of their elements are needed: `fused.py`. Operators by family:
 `elementwise.py`, `linear.py`, `reduction.py`, `movement.py`, `normalize.py`, `attention.py`, `winograd.py`,
-`constant.py`. Loops and branches of functions: `control.py`.
+`constant.py`. What a program keeps between calls: `append.py`. Loops and branches of functions: `control.py`.
 """
 
 from xdsl.ir import Dialect
 
+from treadle.dialects.graph.append import AppendOp, StateAttr
 from treadle.dialects.graph.attention import AttentionOp
 from treadle.dialects.graph.attributes import BlobAttr, DimsAttr, InlineAttr
 from treadle.dialects.graph.compute import AtOp, ComputeOp, ReduceOp, YieldOp
@@ -41,15 +42,16 @@ GRAPH = Dialect(
         ConstantOp, IfOp, LoopOp,
         BinaryOp, BitcastOp, CastOp, UnaryOp, WhereOp,
         ConvOp, ConvTransposeOp, MatmulOp, PackedConvOp, PackedMatmulOp, WinogradConvOp,
-        BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
+        AppendOp, BroadcastOp, ConcatOp, GatherOp, MaskOp, PadOp, ReshapeOp, ResizeOp, SliceOp, TransposeOp,
         AttentionOp, BatchNormOp, LayerNormOp, RmsNormOp, SoftmaxOp,
         ArgReductionOp, PoolOp, ReductionOp,
     ],
-    [BlobAttr, RequiredAttr, DimsAttr, InlineAttr],
+    [BlobAttr, RequiredAttr, DimsAttr, InlineAttr, StateAttr],
 )  # fmt: skip
 
 __all__ = [
     "GRAPH",
+    "AppendOp",
     "ArgReductionOp",
     "AtOp",
     "AttentionOp",
@@ -86,6 +88,7 @@ __all__ = [
     "RmsNormOp",
     "SliceOp",
     "SoftmaxOp",
+    "StateAttr",
     "TransposeOp",
     "UnaryOp",
     "WhereOp",

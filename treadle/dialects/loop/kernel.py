@@ -336,7 +336,8 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     }
     ```
     Several launches may share it. The last buffer is written; with `outputs 2`, after the buffers, the last two are.
-    With `partial`, after that, it may leave elements of them as they are, which nobody reads to any effect.
+    With `partial`, after that, it may leave elements of them as they are, which nobody reads to any effect; with
+    `updates` it may do so, too, and they are read.
     Buffers in space `device` and `zeroed` are the launch's own. Rejected: a grid or a number of threads below 1,
     arguments other than memrefs, then the numbers of block and thread, a number of outputs that is not between 1 and
     that of the buffers.
@@ -349,6 +350,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
     outputs = opt_prop_def(IntegerAttr.constr(i64))
     partial = opt_prop_def(UnitAttr)
+    updates = opt_prop_def(UnitAttr)
     operations = opt_prop_def(IntAttr)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -356,7 +358,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     custom_directives = (Body, Clause, IndexRange, Number, Parameters)
     assembly_format = (
         "$sym_name custom<Parameters>(`buffers`, ref($body)) custom<Clause>(`outputs`, $outputs) "
-        f"(`partial` $partial^)? {_LAUNCH_AND_BODY}"
+        f"(`partial` $partial^)? (`updates` $updates^)? {_LAUNCH_AND_BODY}"
     )
 
     def __init__(

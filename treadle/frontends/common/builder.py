@@ -15,9 +15,11 @@ from typing import Generic, TypeVar
 import numpy as np
 from xdsl.dialects.builtin import LocationAttr, TensorType, UnknownLoc, i64
 from xdsl.ir import Attribute, Block, BlockArgument, SSAValue
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.graph import (
+    AppendOp,
     BinaryOp,
     BroadcastOp,
     CastOp,
@@ -138,6 +140,8 @@ class GraphBuilder:
         self.variables: dict[str, Tensor] = {}
         """Scalars of i64 by the names of the symbols that they are the values of."""
         self.found = FoundExtents[Tensor]()
+        self.states: set[SSAValue] = set()
+        """Arguments to which the program appends what is new, where they lie."""
         self._sizes = TensorSizes()
 
     @contextmanager
@@ -164,6 +168,22 @@ class GraphBuilder:
         self._block.add_op(op)
         known = [tuple(shape) if is_symbolic(shape) else None for shape in shapes]
         return [Tensor(r.type, None, r, None, extents) for r, extents in zip(op.outputs, known, strict=True)]
+
+    def append(self, past: Tensor, new: Tensor, begin: Tensor, dim: int) -> Tensor:
+        """An argument of `states` whose elements from `begin`, an i64, on are the new ones. If its extent changes from
+        call to call, the result has as many more, and the argument gets room for them."""
+        argument = past.ssa
+        assert argument is not None
+        extents = list(past.shape)
+        if isinstance(extents[dim], Extent):
+            extents[dim] = extents[dim] + new.shape[dim]
+            argument = Rewriter.replace_value_with_new_type(argument, TensorType(past.element, bounds_of(extents)))
+        count = self.value(self.numbers(new.shape[dim])) if isinstance(new.shape[dim], Extent) else None
+        op = AppendOp(argument, self.value(new), self.value(begin), count, dim)
+        self._sizes.add(op.type)
+        op.location = self.location
+        self._block.add_op(op)
+        return Tensor(op.type, None, op.result, None, tuple(extents) if is_symbolic(extents) else None)
 
     def constant(self, array: Array, extents: Sequence[Symbolic] | None = None, laid_out: bool = False) -> Tensor:
         """A tensor of known elements; it is written into the IR only when an operator reads it.

@@ -152,6 +152,8 @@ def concatenated(g: GraphBuilder, inputs: list[Tensor], axis: int) -> Tensor:
 def _behind(g: GraphBuilder, a: Tensor, b: Tensor, axis: int) -> Tensor:
     """Each element is that of the first tensor, or, beyond its extent, the second one's, as many places before."""
     extent = a.shape[axis]
+    if a.ssa in g.states:
+        return g.append(a, b, g.numbers(extent), axis)
     if a.element != b.element or a.rank != b.rank:
         raise Misfit(f"{a.type} and {b.type} are not concatenated", "one element type and one rank")
     for x in (a, b):

@@ -25,6 +25,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.append import STATES
 from treadle.dialects.graph.control import called_names
 from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import MAX_WRITTEN_OUT
@@ -55,13 +56,18 @@ from treadle.frontends.onnx.loader import (
     opset_versions,
 )
 from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
+from treadle.frontends.onnx.states import appendable, state_pairs, states_attribute
 from treadle.frontends.onnx.tensor_data import to_array
 from treadle.shapes.constants import Constants, normalized_constants
 from treadle.shapes.dim import Shapes
+from treadle.shapes.states import States
 
 
 def import_model(
-    path_or_bytes: str | Path | bytes, shapes: Shapes | None = None, constants: Constants | None = None
+    path_or_bytes: str | Path | bytes,
+    shapes: Shapes | None = None,
+    constants: Constants | None = None,
+    states: States | None = None,
 ) -> ModuleOp:
     """Converts a model to `func.func @main` over graph operators.
 
@@ -69,6 +75,7 @@ def import_model(
     shapes:        a shape for each input that the file leaves dynamic, for example `{"x": (1, 3, 48, 320)}`; a `Dim` in
                    it has a range, of which the largest extent is that of the types (docs/adr/0039)
     constants:     values of inputs that are the same in every call, such as `{"sr": 16000}`: @main does not take them
+    states:        inputs that are outputs of the call before, which `StateAttr`s on @main name
 
     The function's attributes `input_names` and `output_names` are the model's names in order, `metadata` holds
     its free-form properties (text as bytes where it is not ASCII). An operator's location names its node.
@@ -83,12 +90,17 @@ def import_model(
 
     TreadleError: a file that cannot be read, shapes that do not fit, the first node that cannot be converted.
     """
-    return import_loaded(load_model(path_or_bytes), shapes, constants)
+    return import_loaded(load_model(path_or_bytes), shapes, constants, states)
 
 
-def import_loaded(model: LoadedModel, shapes: Shapes | None = None, constants: Constants | None = None) -> ModuleOp:
+def import_loaded(
+    model: LoadedModel,
+    shapes: Shapes | None = None,
+    constants: Constants | None = None,
+    states: States | None = None,
+) -> ModuleOp:
     """As `import_model`, of a model that was read; `model.files` records the external data that is read."""
-    walk = GraphWalk.start(model, shapes or {}, constants)
+    walk = GraphWalk.start(model, shapes or {}, constants, states)
     for position in walk.live:
         walk.convert(position)
     return _module(model, walk)
@@ -127,15 +139,23 @@ class GraphWalk:
     builder: GraphBuilder
     tensors: dict[str, Tensor]
     read: frozenset[str]
+    states: Mapping[str, str] = field(default_factory=dict[str, str])
     made: Bytes = field(default_factory=Bytes)
     functions: list[FuncOp] = field(default_factory=list[FuncOp])
     """What loops and branches call."""
     _expanded: int = 0
 
     @classmethod
-    def start(cls, model: LoadedModel, shapes: Shapes, constants: Constants | None = None) -> GraphWalk:
+    def start(
+        cls,
+        model: LoadedModel,
+        shapes: Shapes,
+        constants: Constants | None = None,
+        states: States | None = None,
+    ) -> GraphWalk:
         """A walk that knows the model's inputs, those that are constants, and its initialisers."""
         known = constant_inputs(model.graph, normalized_constants(constants))
+        pairs = state_pairs(model.graph, states)
         inputs, symbols = model_inputs(model.graph, shapes, known)
         block = Block(arg_types=[each.type for each in inputs.values()])
         builder = GraphBuilder(block)
@@ -144,9 +164,12 @@ class GraphWalk:
             argument.name_hint = name_hint(name)
             extents = each.extents if is_symbolic(each.extents) else None
             tensors[name] = Tensor(each.type, None, argument, None, extents)
+        operands = [_operands(node) for node in model.graph.node if node.op_type != "Shape"]
+        appended = appendable(pairs, operands)
+        builder.states = {argument for name, argument in zip(inputs, block.args, strict=True) if name in appended}
         tensors |= {name: builder.constant(array) for name, array in known.items()}
         outputs = [output.name for output in model.graph.output]
-        walk = cls(model, inputs, symbols, block, builder, tensors, _names_read(model.graph.node, outputs))
+        walk = cls(model, inputs, symbols, block, builder, tensors, _names_read(model.graph.node, outputs), pairs)
         walk._initialise(model.graph, walk._scope)
         return walk
 
@@ -387,6 +410,10 @@ def _module(model: LoadedModel, walk: GraphWalk) -> ModuleOp:
     func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in names])
     func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in outputs])
     func.attributes |= symbolic
+    if walk.states:
+        arguments = dict(zip(walk.inputs, walk.block.args, strict=False))
+        positions = {name: n for n, name in enumerate(outputs)}
+        func.attributes[STATES] = states_attribute(walk.states, arguments, positions, values)
     if model.metadata:
         entries = {key: _text(value) for key, value in sorted(model.metadata.items())}
         func.attributes["metadata"] = DictionaryAttr(entries)

@@ -21,6 +21,7 @@ from treadle.frontends.common.extent import Extent, Symbol, Symbolic, bound_of, 
 from treadle.frontends.onnx.tensor_data import dtype_of
 from treadle.index.expr import Expr
 from treadle.shapes.dim import Dim, Shapes, normalized
+from treadle.shapes.dynamic import ExtentExpression
 
 # Inputs of a model that a caller fixes to values: they are constants of the graph, and no inputs of a call.
 
@@ -133,7 +134,7 @@ def _parts(extent: Symbolic) -> tuple[Symbolic, ...]:
 
 
 def _input_text(extent: Symbolic) -> str:
-    return extent.name if isinstance(extent, Symbol) else str(extent)
+    return extent.name if isinstance(extent, Symbol) else _text(extent)
 
 
 def _text(extent: Symbolic) -> str:
@@ -170,13 +171,19 @@ class Symbols:
 
     dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
 
-    def extent(self, given: int | Dim, where: str) -> Symbolic:
-        """An extent as the importer computes with it; TreadleError for a name with two ranges."""
+    def extent(self, given: int | Dim | str, where: str, known: Mapping[str, Symbolic]) -> Symbolic:
+        """An extent as the importer computes with it, which a text computes from `known` ones; TreadleError for a name
+        with two ranges, and for a text that is no expression of such."""
+        if isinstance(given, str):
+            computed = derived(given, known)
+            if computed is None:
+                raise TreadleError(f"{given!r} is no expression of extents", where, list(known) or "numbers and ranges")
+            return computed
         if not isinstance(given, Dim):
             return given
-        known = self.dims.setdefault(given.name, given)
-        if known != given:
-            message = f"dimension '{given.name}' is {given} here and {known} before"
+        first = self.dims.setdefault(given.name, given)
+        if first != given:
+            message = f"dimension '{given.name}' is {given} here and {first} before"
             raise TreadleError(message, where, "one range for each name, or another name")
         if given.least == given.greatest:
             return given.greatest
@@ -198,16 +205,25 @@ def model_inputs(
     call to call.
 
     A name in `shapes` is that of an input, or that of a dynamic dimension, which gets the extent in every input; so do
-    the dynamic dimensions of an input whose shape is given, in the inputs whose shapes are not. TreadleError: an
+    the dynamic dimensions of an input whose shape is given, in the inputs whose shapes are not. A dynamic dimension
+    that is called an expression of such, `past + new`, is what that gives. TreadleError: an
     unknown name in `shapes`, a shape that contradicts the file or an extent, a dimension without a value, one name for
     two ranges, an element type that is unsupported.
     """
     inputs = [entry for entry in free_inputs(graph) if entry.name not in constants]
     names, dimensions = [entry.name for entry in inputs], dynamic_dimensions(inputs)
     symbols = Symbols()
+    listed = normalized(shapes)
+    known: dict[str, Symbolic] = {}
+    for name, shape in listed.items():
+        for extent in shape:
+            if isinstance(extent, Dim):
+                known[extent.name] = symbols.extent(extent, f"shapes['{name}']", known)
+        if name in dimensions and len(shape) == 1 and not isinstance(shape[0], str):
+            known[name] = symbols.extent(shape[0], f"shapes['{name}']", known)
     given = {
-        name: tuple(symbols.extent(extent, f"shapes['{name}']") for extent in shape)
-        for name, shape in normalized(shapes).items()
+        name: tuple(symbols.extent(extent, f"shapes['{name}']", known) for extent in shape)
+        for name, shape in listed.items()
     }
     extents: dict[str, Symbolic] = {}
     for name, shape in given.items():
@@ -257,7 +273,7 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
     tensor = entry.type.tensor_type
     element = element_type(dtype_of(tensor.elem_type, where))
     dims = [_Dimension.of(d) for d in tensor.shape.dim]
-    bound = [_Dimension(d.extent if d.extent is not None else extents.get(d.label), d.label) for d in dims]
+    bound = [_Dimension(_extent_of(d, extents), d.label) for d in dims]
     declared = bound if tensor.HasField("shape") else None
     if given is not None:
         agreed = tuple(_agreed(entry.name, declared, given))
@@ -278,6 +294,20 @@ def _input(entry: ValueInfoProto, given: Sequence[Symbolic] | None, extents: Map
         )
     bounds = tuple(d.extent for d in declared if d.extent is not None)
     return Input(TensorType(element, bounds_of(bounds)), bounds)
+
+
+def derived(text: str, known: Mapping[str, Symbolic]) -> Symbolic | None:
+    """What a text such as `past + new` computes from known extents; None for one that is no such expression."""
+    try:
+        return ExtentExpression(text, list(known)).value(known)
+    except ValueError:
+        return None
+
+
+def _extent_of(dimension: _Dimension, extents: Mapping[str, Symbolic]) -> Symbolic | None:
+    if dimension.extent is not None:
+        return dimension.extent
+    return extents[dimension.label] if dimension.label in extents else derived(dimension.label, extents)
 
 
 class _Dimension:

@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import (
+    AppendOp,
     ComputeOp,
     ConstantOp,
     InlineAttr,
@@ -22,6 +23,7 @@ from treadle.dialects.graph import (
     WholeOp,
     definition,
 )
+from treadle.dialects.graph.append import is_in_place
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -47,7 +49,8 @@ class GraphDefinePass(ModulePass):
     ```
     Constants of one element are written into the bodies, equal reads are shared, and checks that ranges decide are
     dropped. Products and attention stay operators: templates recognise them by name. Any other product of integers has
-    no template of its own, and is scheduled as any other definition.
+    no template of its own, and is scheduled as any other definition. A `graph.append` to a state stays, too: its
+    definition would be a copy of the state.
     """
 
     name = "graph-define"
@@ -64,6 +67,8 @@ class GraphDefinePass(ModulePass):
 
 
 def _stays_whole(operator: Operator) -> bool:
+    if isinstance(operator, AppendOp):
+        return is_in_place(operator)
     if isinstance(operator, MatmulOp) and operator.sums is not None:
         return True
     is_whole = isinstance(operator, WholeOp) and is_float(operator.type.get_element_type())

@@ -14,7 +14,7 @@ from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import ComputeOp, FusedOp, Operator, WholeOp, YieldOp
+from treadle.dialects.graph import AppendOp, ComputeOp, FusedOp, Operator, WholeOp, YieldOp
 from treadle.dialects.location import fused_location, location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
@@ -133,7 +133,7 @@ class GraphFusePass(ModulePass):
 
 def _check(block: Block) -> None:
     for op in block.ops:
-        if isinstance(op, Operator) and not isinstance(op, WholeOp):
+        if isinstance(op, Operator) and not isinstance(op, AppendOp | WholeOp):
             raise TreadleError(
                 f"{op.name} has not been replaced by its definition",
                 location_of(op),

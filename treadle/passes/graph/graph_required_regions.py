@@ -17,7 +17,17 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue, Use
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, FusedOp, ReduceOp, RequiredAttr, WholeOp, YieldOp
+from treadle.dialects.graph import (
+    AppendOp,
+    AtOp,
+    ComputeOp,
+    ConstantOp,
+    FusedOp,
+    ReduceOp,
+    RequiredAttr,
+    WholeOp,
+    YieldOp,
+)
 from treadle.dialects.graph.extents import Extents, enclosing_function, extent_below, extents_of
 from treadle.dialects.graph.fused import Constraint, check_required, dimension
 from treadle.dialects.location import location_of
@@ -322,7 +332,7 @@ class _RequiredRegions:
         for op in reversed(list(block.ops)):
             if isinstance(op, FusedOp):
                 self._fused(op)
-            elif isinstance(op, ComputeOp | WholeOp):
+            elif isinstance(op, AppendOp | ComputeOp | WholeOp):
                 self._sources(op)
             elif not isinstance(op, ReturnOp | YieldOp):
                 for operand in op.operands:
@@ -346,7 +356,7 @@ class _RequiredRegions:
             self._need(value, facts)
         self._block(fused.body.block)
 
-    def _sources(self, op: ComputeOp | WholeOp) -> None:
+    def _sources(self, op: AppendOp | ComputeOp | WholeOp) -> None:
         """What an operation needs of the tensors that it reads, by its definition."""
         needed = self._needed.get(op.result, {})
         sources = list(dict.fromkeys(op.tensors() if isinstance(op, ComputeOp) else op.operands))

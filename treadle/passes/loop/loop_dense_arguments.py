@@ -25,6 +25,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import RequiredAttr
+from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.extents import Extents, extents_of
 from treadle.dialects.loop import DispatchOp, KernelOp, LoadOp, StoreOp, type_of
 from treadle.dialects.scalar import number_op
@@ -213,18 +214,20 @@ class Changing:
 
 
 def changing_inputs(main: FuncOp) -> dict[int, Changing]:
-    """The inputs that change, by their positions."""
+    """The inputs that change, by their positions, but for states, which stay in their largest shapes."""
     values = main.body.block.args[: len(main.body.block.args) - len(extents_of(main))]
-    found = parts_of(main, "input_extents", list(map(shape_of, values)))
-    return {n: Changing(values[n], parts) for n, parts in found.items()}
+    found, kept = parts_of(main, "input_extents", list(map(shape_of, values))), states_of(main)
+    arguments = {state.argument.data for state in kept}
+    return {n: Changing(values[n], parts) for n, parts in found.items() if n not in arguments}
 
 
 def changing_outputs(main: FuncOp) -> dict[int, Changing]:
-    """The outputs that change, by their positions."""
+    """The outputs that change, by their positions, but for states."""
     end = main.body.block.last_op
     assert isinstance(end, ReturnOp)
     found = parts_of(main, "output_extents", list(map(shape_of, end.operands)))
-    return {n: Changing(end.operands[n], parts) for n, parts in found.items()}
+    results = {state.result.data for state in states_of(main)}
+    return {n: Changing(end.operands[n], parts) for n, parts in found.items() if n not in results}
 
 
 def parts_of(main: FuncOp, name: str, shapes: Sequence[Sequence[int]]) -> dict[int, Sequence[Part]]:

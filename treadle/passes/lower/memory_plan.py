@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
@@ -23,12 +23,13 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects import host
-from treadle.dialects.graph import ConstantOp
+from treadle.dialects.graph import AppendOp, ConstantOp, StateAttr
+from treadle.dialects.graph.append import STATES, is_in_place, states_of
 from treadle.dialects.graph.control import ControlOp, IfOp, LoopOp, called, check_calls
 from treadle.dialects.graph.dtypes import byte_width, is_supported
 from treadle.dialects.host import BufferOp, LaunchOp
@@ -38,6 +39,7 @@ from treadle.dialects.location import location_of
 from treadle.dialects.loop import DispatchOp, KernelOp, memref_of
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.errors import TreadleError
+from treadle.passes.lower.append_kernel import append_kernel
 from treadle.passes.lower.identifiers import UniqueNames
 from treadle.passes.lower.launch_memory import Arena, LaunchMemory, LiveRange, plan_arena
 from treadle.passes.lower.loop_to_c import copy_returned_values
@@ -94,8 +96,12 @@ def nbytes(type: Attribute) -> int:
 Key = tuple[Hashable, ...]
 
 
-def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[list[LoopFuncOp], list[str]]:
+def outline(
+    kernels: Sequence[KernelOp], taken: Iterable[str] = (), updating: Collection[KernelOp] = ()
+) -> tuple[list[LoopFuncOp], list[str]]:
     """Moves the kernels' bodies into functions; gives these, and for each kernel the name of its function.
+
+    updating: kernels that leave elements of their results as they are, which are read
 
     A function is named after the first kernel that becomes it, with `_2`, `_3`, ... appended where that name
     is `taken` or belongs to another body. Its comment says how many differently commented kernels share it.
@@ -105,9 +111,10 @@ def outline(kernels: Sequence[KernelOp], taken: Iterable[str] = ()) -> tuple[lis
     comments: dict[Key, list[str]] = {}
     names: list[str] = []
     for kernel in kernels:
-        key = kernel_key(kernel)
+        key = (*kernel_key(kernel), kernel in updating)
         if key not in functions:
             functions[key] = _function(kernel, unique(kernel.sym_name.data))
+            functions[key].updates = UnitAttr() if kernel in updating else None
         if kernel.comment is not None:
             comments.setdefault(key, []).append(kernel.comment.data)
         names.append(functions[key].sym_name.data)
@@ -250,7 +257,8 @@ class MemoryPlanPass(ModulePass):
     are `host.buffer zeroed`. Launches keep the kernels' order; those of a `loop.dispatch` are in one `host.dispatch`.
     Equal constants of a function are one buffer, and are numbered in the order of their buffers in the module. A
     function that a loop or a branch calls is planned as @main is; its arena, and the second state of a loop, are in the
-    arena of its caller.
+    arena of its caller. A `graph.append` to a state becomes a kernel that stores the new elements where the state lies,
+    and @main says so: `states = [#graph.state<1 -> 1 in_place>]`.
     """
 
     name = "memory-plan"
@@ -266,7 +274,8 @@ class MemoryPlanPass(ModulePass):
         functions = _checked_functions(op)
         programs = [_Program(function, self.alignment, self.copy_threads) for function in functions]
         kernels = [kernel for program in programs for kernel in program.kernels]
-        outlined, names = outline(kernels, taken=[f.sym_name.data for f in functions])
+        updating = {kernel for program in programs for kernel in program.updating}
+        outlined, names = outline(kernels, [f.sym_name.data for f in functions], updating)
         Rewriter.insert_op(outlined, InsertPoint.at_start(op.body.block))
         symbols = dict(zip(kernels, names, strict=True))
         arenas: dict[str, int] = {}
@@ -283,6 +292,7 @@ class _Program:
     def __init__(self, function: FuncOp, alignment: int, copy_threads: int):
         end = function.body.block.last_op
         assert isinstance(end, ReturnOp)
+        self.updating = _appends_in_place(function, copy_threads)
         copy_returned_values(end, copy_threads)
         steps = [o for o in function.body.block.ops if isinstance(o, KernelOp | DispatchOp | ControlOp)]
         writers = [step for step in steps if isinstance(step, KernelOp | DispatchOp)]
@@ -315,6 +325,24 @@ class _Program:
         ops = _dispatched(self._steps, operations, buffers)
         arenas[self.function.sym_name.data] = arena.nbytes
         return _planned_main(self.function, self._end, [*distinct, *ops, EndOp()], arena.nbytes)
+
+
+def _appends_in_place(function: FuncOp, threads: int) -> list[KernelOp]:
+    """The kernels that replace appends to states; @main says which of its states they are."""
+    kernels: list[KernelOp] = []
+    kept: set[int] = set()
+    for op in [op for op in function.body.block.ops if isinstance(op, AppendOp)]:
+        if not is_in_place(op):
+            accepted = "a state's argument that nothing else reads, and the result that it becomes; run graph-define"
+            raise TreadleError("graph.append to no state of its own", _place(op), accepted)
+        assert isinstance(op.past, BlockArgument)
+        kept.add(op.past.index)
+        kernels.append(append_kernel(op, "append", threads))
+        Rewriter.replace_op(op, kernels[-1])
+    if states := states_of(function):
+        pairs = [(each.argument.data, each.result.data) for each in states]
+        function.attributes[STATES] = ArrayAttr([StateAttr.of(*pair, pair[0] in kept) for pair in pairs])
+    return kernels
 
 
 def _launch(kernel: KernelOp, name: str, scratch: Sequence[BufferOp], buffers: Mapping[SSAValue, BufferOp]) -> LaunchOp:
@@ -352,8 +380,8 @@ def _callees_first(function: FuncOp) -> list[FuncOp]:
 def _check_function(function: FuncOp) -> None:
     name = f"@{function.sym_name.data}"
     for op in function.body.block.ops:
-        if not isinstance(op, KernelOp | DispatchOp | ConstantOp | ReturnOp | ControlOp):
-            accepted = "loop.kernel, loop.dispatch, graph.constant, graph.loop, graph.if, func.return"
+        if not isinstance(op, AppendOp | KernelOp | DispatchOp | ConstantOp | ReturnOp | ControlOp):
+            accepted = "loop.kernel, loop.dispatch, graph.append, graph.constant, graph.loop, graph.if, func.return"
             raise TreadleError(f"{op.name} is left in {name}", _place(op), accepted)
         for value in (*op.operands, *op.results):
             _check_type(value.type, op)

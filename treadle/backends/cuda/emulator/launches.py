@@ -129,15 +129,19 @@ class Launches:
         self._zeroed = _allocated(zeroed_bytes)
         self._calls = CallLock("emulator")
 
-    def run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
+    def run(
+        self, inputs: Sequence[Array], before: Mapping[int, Array] | None = None
+    ) -> tuple[list[Array], tuple[Report, ...]]:
         """The outputs for `inputs`, which must have the inputs' shapes and types, and a report a launch that runs.
+
+        before: what outputs, by number, hold at first
 
         Raises TreadleError for a kernel that leaves memory other than zero where it found it zero, and what
         `Emulator.launch` raises.
         """
-        return self._calls.call(lambda: self._run(inputs))
+        return self._calls.call(lambda: self._run(inputs, before or {}))
 
-    def _run(self, inputs: Sequence[Array]) -> tuple[list[Array], tuple[Report, ...]]:
+    def _run(self, inputs: Sequence[Array], before: Mapping[int, Array]) -> tuple[list[Array], tuple[Report, ...]]:
         self._zeroed.fill(0)
         memory = {
             "input": [_copied(array) for array in inputs],
@@ -146,6 +150,8 @@ class Launches:
         }
         for scratch in (self._arena, *(output.reshape(-1).view(np.uint8) for output in memory["output"])):
             scratch.fill(self._unwritten)
+        for number, array in before.items():
+            memory["output"][number][...] = array
         reports: list[Report] = []
         chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
         for launch in (self._launches[number] for number in chosen):

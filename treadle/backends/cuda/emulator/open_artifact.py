@@ -16,6 +16,7 @@ from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch,
 from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.open_artifact import text_of
 from treadle.backends.interface import BufferRef, check_source
+from treadle.backends.states import StateMemory
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 
@@ -41,6 +42,9 @@ class EmulatedModel:
         launches = [_launch(launch, emulators[launch.image]) for launch in manifest.launches]
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         constants = read_weights(artifact)
+        self._kept = manifest.states
+        tensors = {state: manifest.inputs[state.argument] for state in self._kept}
+        self._states = StateMemory(self._kept, lambda state: np.zeros(tensors[state].shape, tensors[state].dtype))
         sizes = manifest.arena_bytes, manifest.zeroed_bytes
         self._launches: Launches | None = Launches(
             launches, outputs, constants, *sizes, in_part=bool(manifest.extents), dispatches=manifest.dispatches
@@ -54,8 +58,14 @@ class EmulatedModel:
         launches = self._launches
         if launches is None:
             raise TreadleError("the program was closed", where="run")
-        outputs, self.reports = launches.run(arrays)
-        return outputs
+        inputs = self._states.inputs(arrays)
+        before = {state.result: inputs[state.argument] for state in self._kept if state.in_place}
+        made, self.reports = launches.run(inputs, before)
+        return self._states.taken(made)
+
+    def clear_states(self) -> None:
+        """Sets all states to 0."""
+        self._states.clear()
 
     def close(self) -> None:
         """Gives the memory back, once no run needs it; the model cannot run afterwards."""

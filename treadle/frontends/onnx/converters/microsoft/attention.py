@@ -290,6 +290,8 @@ class _Grouped:
 
 def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor) -> Tensor:
     """Keys or values with new ones from a position on: a past of a static extent has room for them, another grows."""
+    if past.ssa in g.states:
+        return g.append(past, new, begin, 2)
     room, count = past.shape[2], new.shape[2]
     whole = room + count if isinstance(room, Extent) else room
     places = g.sub(g.iota(whole), begin)
