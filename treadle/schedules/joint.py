@@ -46,7 +46,7 @@ def points_of(
     # Of one symbol, so that all combinations are at most so many; at least the two ends.
     values_each = max(2, int(most ** (1 / max(1, len(symbols))) + 1e-9))
     each = [
-        _weighted(dim, given[dim.name], values_each) if dim.name in given else _spread(dim, values_each)
+        _weighted(dim, given[dim.name], values_each) if dim.name in given else spread(dim, values_each)
         for dim in symbols
     ]
     names = [dim.name for dim in symbols]
@@ -77,7 +77,7 @@ def checked(weights: Weights, symbols: Sequence[Dim]) -> Weights:
     return weights
 
 
-def _spread(dim: Dim, most: int) -> list[tuple[int, float]]:
+def spread(dim: Dim, most: int) -> list[tuple[int, float]]:
     low, high, half = _first(dim), dim.greatest, most // 2
     wanted = [low * (high / max(low, 1)) ** (n / half) for n in range(half)]
     wanted += [low + (high - low) * n / (most - half) for n in range(1, most - half + 1)]

@@ -79,3 +79,45 @@ func.func @main(%x: tensor<8xf32>, %n: tensor<i64>) -> tensor<8xf32>
 
 // CHECK:      graph.fused "copy"
 // CHECK-NOT:  requires
+
+// -----
+
+// Of rows of which the last of a call is read, those up to it are needed; extents that differ by a constant are one.
+func.func @main(%x: tensor<64x8xf32>, %n: tensor<i64>, %last: tensor<i64>) -> tensor<1x8xf32>
+    attributes {extents = ["n", "n - 1"], output_required = [#graph.required<>]} {
+  %h = graph.fused "rows" {
+    %0 = graph.compute (%i, %j) {
+      %a = graph.at %x[%i, %j] : tensor<64x8xf32>
+      graph.yield %a : f32
+    } : tensor<64x8xf32>
+    graph.yield %0 : tensor<64x8xf32>
+  } : tensor<64x8xf32>
+  %y = graph.fused "last" {
+    %0 = graph.compute (%i) {
+      %e = graph.at %last[] : tensor<i64>
+      graph.yield %e : i64
+    } : tensor<1xi64>
+    %1 = graph.compute (%i, %j) {
+      %zero = arith.constant 0 : index
+      %e = graph.at %0[%zero] : tensor<1xi64>
+      %most = arith.constant 63 : i64
+      %least = arith.constant -64 : i64
+      %below = arith.minsi %e, %most : i64
+      %inside = arith.maxsi %below, %least : i64
+      %at = arith.index_cast %inside : i64 to index
+      %negative = arith.cmpi slt, %at, %zero : index
+      %count = arith.constant 64 : index
+      %behind = arith.addi %at, %count : index
+      %row = arith.select %negative, %behind, %at : index
+      %a = graph.at %h[%row, %j] : tensor<64x8xf32>
+      graph.yield %a : f32
+    } : tensor<1x8xf32>
+    graph.yield %1 : tensor<1x8xf32>
+  } : tensor<1x8xf32>
+  func.return %y : tensor<1x8xf32>
+}
+
+// CHECK:      %h = graph.fused "rows" {
+// CHECK:      } requires [#graph.required<d0 < 0>] : tensor<64x8xf32>
+// CHECK:      %y = graph.fused "last" {
+// CHECK:      } : tensor<1x8xf32>

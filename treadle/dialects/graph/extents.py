@@ -10,7 +10,9 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph.compute import AtOp
+from treadle.dialects.graph.compute import AtOp, ComputeOp, yielded
+
+_SLT = arith.CMPI_COMPARISON_OPERATIONS.index("slt")
 
 Extents: TypeAlias = Mapping[SSAValue, int]
 """The arguments of @main that are extents, and their numbers."""
@@ -42,7 +44,7 @@ def extents_around(op: Operation) -> Extents:
 def extent_below(value: SSAValue, extents: Extents) -> int | None:
     """The number of an extent that is never less than an index: it is read, converted and clamped; else None.
 
-    Extents count from 0, so that a lower limit up to 0 changes nothing.
+    Extents count from 0, so that a lower limit up to 0 changes nothing, nor does counting from the end what is below 0.
     """
     op = value.owner
     if isinstance(op, arith.IndexCastOp):
@@ -53,9 +55,26 @@ def extent_below(value: SSAValue, extents: Extents) -> int | None:
     if isinstance(op, arith.MaxSIOp):
         known = [side for side in op.operands if not _is_at_most_zero(side)]
         return extent_below(known[0], extents) if len(known) == 1 else None
-    if isinstance(op, AtOp) and not op.indices and op.predicate is None:
-        return extents.get(op.source)
+    if isinstance(op, arith.SelectOp) and _is_below_zero(op.cond, op.rhs):
+        return extent_below(op.rhs, extents)
+    if isinstance(op, AtOp) and op.predicate is None:
+        computed = op.source.owner
+        if isinstance(computed, ComputeOp):
+            return extent_below(yielded(computed.body), extents)
+        return None if op.indices else extents.get(op.source)
     return None
+
+
+def _is_below_zero(condition: SSAValue, value: SSAValue) -> bool:
+    op = condition.owner
+    return (
+        isinstance(op, arith.CmpiOp)
+        and op.predicate.value.data == _SLT
+        and op.lhs is value
+        and isinstance(zero := op.rhs.owner, arith.ConstantOp)
+        and isinstance(zero.value, IntegerAttr)
+        and zero.value.value.data == 0
+    )
 
 
 def _is_at_most_zero(value: SSAValue) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import isqrt
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue, Use
 from xdsl.passes import ModulePass
@@ -33,9 +34,13 @@ from treadle.dialects.graph.fused import Constraint, check_required, dimension
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.index.bounds import facts_of
-from treadle.index.expr import Expr, Var, is_inside, var
+from treadle.index.expr import Expr, Var, const, is_inside, var
 from treadle.index.reader import IndexReader, comparisons_in
 from treadle.passes.graph.definition_analysis import defined, read_index, shape_of
+from treadle.shapes.dynamic import ExtentExpression
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
 
 # Facts about extents: conjunctions of `expression + constant < extent`.
 
@@ -89,6 +94,37 @@ def facts_from(required: object, indices: Sequence[Expr]) -> Facts:
 def required_from(facts: Facts) -> RequiredAttr:
     """The attribute for facts about dimensions (`treadle.dialects.graph.fused.dimension`)."""
     return RequiredAttr.of(Constraint(e + constant, extent) for (e, extent), constant in facts.items())
+
+
+class Numbering:
+    """Extents of @main that differ by a constant have facts about the first of them alone, which can be compared."""
+
+    def __init__(self, main: FuncOp | None):
+        texts = None if main is None else main.attributes.get("extents")
+        listed = (
+            [each.data for each in texts.data if isinstance(each, StringAttr)] if isinstance(texts, ArrayAttr) else []
+        )
+        symbols = {word: var(word, 0, None) for text in listed for word in _NAME.findall(text)}
+        found = [of_symbols(text, symbols) for text in listed]
+        self._first: dict[int, tuple[int, int]] = {}
+        for number, extent in enumerate(found):
+            apart = ((n, (extent - other).as_int()) for n, other in enumerate(found[:number]))
+            self._first[number] = next(((n, more) for n, more in apart if more is not None), (number, 0))
+
+    def fact(self, e: Expr, extent: int) -> tuple[tuple[Expr, int], int]:
+        """`e < extent` as an entry of facts."""
+        first, more = self._first.get(extent, (extent, 0))
+        return fact(e - more, first)
+
+    def of_region(self, required: object, indices: Sequence[Expr]) -> Facts:
+        """As `facts_from`."""
+        return dict(self.fact(e + constant, extent) for (e, extent), constant in facts_from(required, indices).items())
+
+
+def of_symbols(text: str, symbols: Mapping[str, Expr]) -> Expr:
+    """An extent of @main, as its attribute says it, in index arithmetic."""
+    value: object = ExtentExpression(text, list(symbols)).value(cast("Mapping[str, int]", symbols))
+    return value if isinstance(value, Expr) else const(cast("int", value))
 
 
 # What facts about a read say of the tensor that is read.
@@ -182,8 +218,8 @@ class Relevance:
     that nobody needs may be computed, but must not read beyond a tensor.
     """
 
-    def __init__(self, compute: ComputeOp, needed: Facts, extents: Extents, reader: IndexReader):
-        self._needed, self._extents, self._reader = needed, extents, reader
+    def __init__(self, compute: ComputeOp, needed: Facts, extents: Extents, numbering: Numbering, reader: IndexReader):
+        self._needed, self._extents, self._numbering, self._reader = needed, extents, numbering, reader
         self._known: dict[SSAValue, Facts] = {}
         self._block(compute.body.block)
 
@@ -248,7 +284,7 @@ class Relevance:
         for never_negative in facts_of(comparisons_in(self._reader, condition, holds)):
             for limit, extent in self._limits(never_negative):
                 # limit - 1 - e >= 0 is e < limit, which is at most the extent.
-                key, constant = fact(limit - 1 - never_negative, extent)
+                key, constant = self._numbering.fact(limit - 1 - never_negative, extent)
                 found = both(found, {key: constant})
         return found
 
@@ -290,13 +326,13 @@ class GraphRequiredRegionsPass(ModulePass):
         for function in [f for f in op.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
             extents = extents_of(function)
             if extents:
-                _RequiredRegions(extents).function(function)
+                _RequiredRegions(extents, Numbering(function)).function(function)
 
 
 def required_within(fused: FusedOp, value: SSAValue) -> RequiredAttr:
     """Which elements of a tensor inside of a group are needed for those that the group's required regions name."""
     main = enclosing_function(fused)
-    found = _RequiredRegions({} if main is None else extents_of(main))
+    found = _RequiredRegions({} if main is None else extents_of(main), Numbering(main))
     required_regions: Sequence[object] = (
         [None] * len(fused.outputs) if fused.required_regions is None else fused.required_regions.data
     )
@@ -309,8 +345,8 @@ def required_within(fused: FusedOp, value: SSAValue) -> RequiredAttr:
 class _RequiredRegions:
     """What the readers seen so far need of each value, on the way backwards through a function."""
 
-    def __init__(self, extents: Extents):
-        self._extents = extents
+    def __init__(self, extents: Extents, numbering: Numbering):
+        self._extents, self._numbering = extents, numbering
         self._needed: dict[SSAValue, Facts] = {}
 
     def function(self, main: FuncOp) -> None:
@@ -321,7 +357,7 @@ class _RequiredRegions:
         if given is not None:
             _check(required_regions, end)
         for value, required in zip(end.operands, required_regions, strict=True):
-            self._need(value, facts_from(required, _dimensions(value)))
+            self._need(value, self._numbering.of_region(required, _dimensions(value)))
         self._block(main.body.block)
 
     def _need(self, value: SSAValue, facts: Facts) -> None:
@@ -360,7 +396,8 @@ class _RequiredRegions:
         """What an operation needs of the tensors that it reads, by its definition."""
         needed = self._needed.get(op.result, {})
         sources = list(dict.fromkeys(op.tensors() if isinstance(op, ComputeOp) else op.operands))
-        if not needed and self._extents.keys().isdisjoint(sources):
+        computed = [x for source in sources if isinstance(c := source.owner, ComputeOp) for x in c.tensors()]
+        if not needed and self._extents.keys().isdisjoint((*sources, *computed)):
             for source in sources:
                 self._need(source, {})
             return
@@ -370,11 +407,17 @@ class _RequiredRegions:
     def _reads(self, compute: ComputeOp, needed: Facts) -> None:
         reader = IndexReader()
         facts = facts_from(required_from(needed), [read_index(reader, arg) for arg in compute.body.block.args])
-        relevance = Relevance(compute, facts, self._extents, reader)
+        relevance = Relevance(compute, facts, self._extents, self._numbering, reader)
         for at in compute.reads():
             if _is_computed(at.source):
                 indices = [read_index(reader, index) for index in at.indices]
-                self._need(at.source, facts_of_source(relevance.of_read(at), indices, shape_of(at.source)))
+                of_elements = facts_of_source(relevance.of_read(at), indices, shape_of(at.source))
+                self._need(at.source, both(of_elements, self._limited(at)))
+
+    def _limited(self, at: AtOp) -> Facts:
+        """What holds of all elements that are read at indices which are no larger than an extent, such as the last."""
+        limits = ((d, extent_below(index, self._extents)) for d, index in enumerate(at.indices))
+        return dict(self._numbering.fact(dimension(d) - 1, number) for d, number in limits if number is not None)
 
 
 def _is_computed(tensor: SSAValue) -> bool:

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 
 from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp
+from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
 from treadle.errors import TreadleError
@@ -36,6 +37,7 @@ from treadle.schedules.joint import (
     chosen_dispatch,
     points_of,
     predicted,
+    spread,
     throughput,
 )
 from treadle.schedules.reduction_end import reduction_end
@@ -49,7 +51,7 @@ from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
-from treadle.shapes.dim import parse_dim
+from treadle.shapes.dim import Dim, parse_dim
 from treadle.target import Target
 
 LEAST_GAIN = 0.1
@@ -58,6 +60,8 @@ kernel has to raise that of a group: docs/adr/0046 has the measurement, of produ
 LEAST_LOSS = 0.05
 """The part of its points' time that a leaf of the tree may lose; assumed, half of the above."""
 
+_STEPS = 8
+"""Values of a symbol beside the least, where calls are mostly steps."""
 _PROBES = 4
 """Calls by which candidates are left out before the others are predicted at every point."""
 
@@ -139,7 +143,24 @@ def module_points(fused: FusedOp, weights: Weights | None = None, most: int = PO
     main, symbols = enclosing_function(fused), [parse_dim(text) for text in symbols_of(fused)]
     if main is None or not symbols or not extents_of(main):
         return []
-    return points_of(symbols, _texts(main, "extents"), weights, most)
+    return points_of(symbols, _texts(main, "extents"), weights or _weights_of_steps(main, symbols), most)
+
+
+def _weights_of_steps(main: FuncOp, symbols: Sequence[Dim]) -> Weights:
+    """Of a program with states, half of the calls are steps: they have the least of every extent but those of states.
+    None of others."""
+    states, listed = states_of(main), main.attributes.get("input_extents")
+    if not states or not isinstance(listed, ArrayAttr):
+        return {}
+    arguments = {state.argument.data for state in states}
+    given = {each.data for n, texts in enumerate(listed.data) if n not in arguments for each in texts.data}
+    return {dim.name: _stepping(dim) for dim in symbols if dim.name in given}
+
+
+def _stepping(dim: Dim) -> dict[int, float]:
+    values = dict(spread(dim, _STEPS))
+    first = max(dim.least, 1)
+    return {**values, first: values.get(first, 0.0) + sum(values.values())}
 
 
 def _texts(main: FuncOp, name: str) -> list[str]:
