@@ -111,7 +111,7 @@ def test_states_that_are_computed_anew_take_turns(where: Mapping[str, Any]) -> N
     file = model_of(nodes, {"x": [3, 4], "a": [4], "h": [3, 4]}, ["y", "new"])
     with treadle.compile(file, states={"h": "new"}, **where) as model:
         assert not model.manifest.states[0].in_place
-        held, a = np.zeros((3, 4), np.float32), floats(4)
+        held, a, x = np.zeros((3, 4), np.float32), floats(4), floats(3, 4)
         for _ in range(4):
             x = floats(3, 4)
             (y,) = model(x=x, a=a)

@@ -15,6 +15,7 @@ from treadle.support.version import __version__
 if TYPE_CHECKING:
     from treadle.api import compile
     from treadle.backends.c.executor import ThreadPool
+    from treadle.generation import Conversation, Sampling, generate
     from treadle.model import CompiledModel, load
     from treadle.shapes.dim import Dim
     from treadle.target import Target
@@ -23,17 +24,21 @@ else:  # `treadle --version` waits for none of them
     __getattr__ = lazy_exports(
         {
             "CompiledModel": "treadle.model",
+            "Conversation": "treadle.generation",
             "Dim": "treadle.shapes.dim",
+            "Sampling": "treadle.generation",
             "Target": "treadle.target",
             "ThreadPool": "treadle.backends.c.executor",
             "compile": "treadle.api",
+            "generate": "treadle.generation",
             "load": "treadle.model",
             "tune": "treadle.tuning.model",
         }
     )
 
 __all__ = [
-    "CompiledModel", "Dim", "Target", "ThreadPool", "TreadleError", "__version__", "compile", "load", "tune",
+    "CompiledModel", "Conversation", "Dim", "Sampling", "Target", "ThreadPool", "TreadleError", "__version__",
+    "compile", "generate", "load", "tune",
 ]  # fmt: skip
 
 

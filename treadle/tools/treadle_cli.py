@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         bisect_command,
         cache_command,
         certify_command,
+        chat_command,
         check_command,
         compile_command,
         map_command,
@@ -32,6 +33,7 @@ else:  # --help and --version wait for none of them
     bisect_command = lazy_module("treadle.tools.bisect_command")
     cache_command = lazy_module("treadle.tools.cache_command")
     certify_command = lazy_module("treadle.tools.certify_command")
+    chat_command = lazy_module("treadle.tools.chat_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
     map_command = lazy_module("treadle.tools.map_command")
@@ -75,6 +77,8 @@ def _run(args: argparse.Namespace) -> int:
             return check_command.check_command(args)
         case "certify":
             return certify_command.certify_command(args)
+        case "chat":
+            return chat_command.chat_command(args)
         case "bisect":
             return bisect_command.bisect_command(args)
         case "map":
@@ -86,10 +90,11 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | bench | tune | schedules | check | certify | bisect | map | cache"
+    names = "compile | run | chat | bench | tune | schedules | check | certify | bisect | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
+    _add_chat(commands.add_parser("chat", help="have a compiled decoder continue what is typed"))
     _add_bench(commands.add_parser("bench", help="time a model, its kernels, and other runtimes beside it"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
@@ -155,6 +160,26 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the cpu target")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `treadle compile --states` wrote")
+    parser.add_argument("--tokenizer", metavar="FILE", required=True, help="its tokenizer.json")
+    parser.add_argument("--prompt", metavar="TEXT", help="one text to continue; without, each line of stdin is a turn")
+    parser.add_argument("--begin", metavar="TEXT", default="", help="what stands before the first turn")
+    parser.add_argument(
+        "--turn", metavar="TEXT", default="{}", help="a turn as the model knows it, {} in place of what is typed"
+    )
+    parser.add_argument(
+        "--stop", metavar="TOKEN", action="append", default=[], help="a token that ends an answer; repeatable"
+    )
+    parser.add_argument("--most", type=int, metavar="N", default=256, help="tokens of an answer (default %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default: the most probable token")
+    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N most probable tokens")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from those that reach P together")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default 0)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
 
 
 def _add_compiled_call(parser: argparse.ArgumentParser) -> None:

@@ -124,7 +124,7 @@ class Numbering:
 def of_symbols(text: str, symbols: Mapping[str, Expr]) -> Expr:
     """An extent of @main, as its attribute says it, in index arithmetic."""
     value: object = ExtentExpression(text, list(symbols)).value(cast("Mapping[str, int]", symbols))
-    return value if isinstance(value, Expr) else const(cast("int", value))
+    return value if isinstance(value, Expr) else const(value)
 
 
 # What facts about a read say of the tensor that is read.

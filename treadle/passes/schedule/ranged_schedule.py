@@ -149,11 +149,11 @@ def module_points(fused: FusedOp, weights: Weights | None = None, most: int = PO
 def _weights_of_steps(main: FuncOp, symbols: Sequence[Dim]) -> Weights:
     """Of a program with states, half of the calls are steps: they have the least of every extent but those of states.
     None of others."""
-    states, listed = states_of(main), main.attributes.get("input_extents")
-    if not states or not isinstance(listed, ArrayAttr):
+    arguments, listed = {state.argument.data for state in states_of(main)}, main.attributes.get("input_extents")
+    if not arguments or not isinstance(listed, ArrayAttr):
         return {}
-    arguments = {state.argument.data for state in states}
-    given = {each.data for n, texts in enumerate(listed.data) if n not in arguments for each in texts.data}
+    inputs = [each for n, each in enumerate(listed.data) if n not in arguments and isinstance(each, ArrayAttr)]
+    given = {text.data for each in inputs for text in each.data if isinstance(text, StringAttr)}
     return {dim.name: _stepping(dim) for dim in symbols if dim.name in given}
 
 
