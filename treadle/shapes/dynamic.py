@@ -173,8 +173,8 @@ class DynamicCalls:
         largest = {name: symbol.greatest for name, symbol in self.symbols.items()}
         self._derived = [(n, *each) for n, tensor in enumerate(self.inputs) for each in _derived(tensor, largest)]
         self._extents = [ExtentExpression(text, names) for text in extents]
-        self._next = _lengths_after(pairs, self.inputs, self.symbols)
-        self.lengths = {name: self.symbols[name].least for name in self._next}
+        self.lengths_after = _lengths_after(pairs, self.inputs, self.symbols)
+        self.lengths = {name: self.symbols[name].least for name in self.lengths_after}
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
         self._bound: tuple[list[_Form], dict[str, int]] | None = None
@@ -202,7 +202,7 @@ class DynamicCalls:
 
     def advance(self, values: Values) -> None:
         """The states' extents after a call with these values."""
-        self.lengths.update({name: after.value(values) for name, after in self._next.items()})
+        self.lengths.update({name: after.value(values) for name, after in self.lengths_after.items()})
 
     def rewind(self, lengths: Mapping[str, int]) -> None:
         """Shorter states: TreadleError for a name that is no state's, and a length that it has not."""

@@ -94,7 +94,7 @@ def _write_library(args: argparse.Namespace, output: Path, shapes: Shapes, trace
     check_replaceable(output, _holds_a_library)
     target = resolve_target(args.target or "cpu")
     name = identifier(Path(args.model).stem, "model") if args.name is None else args.name
-    check_library(target, shapes, name)
+    check_library(target, name)
     with progress_bar() as progress:
         model = _compiled(args, target, shapes, trace, progress)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import treadle
+from benchmarks.language_models import Decoder
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
 from tests.helpers.waiting import HANGS
@@ -28,7 +29,7 @@ from treadle.tools.treadle_cli import main
 SYSTEM = ("linux-vdso", "libc.so", "libm.so", "libpthread.so", "ld-linux")
 X = np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)
 OK, BAD_ARGUMENT, MISALIGNED, CANNOT_OPEN, WRONG_SIZE, WRONG_DIGEST = range(6)
-NO_THREADS, WRONG_PROCESSOR = 7, 8
+NO_THREADS, WRONG_PROCESSOR, BAD_EXTENT = 7, 8, 9
 
 
 def classifier(path: Path) -> str:
@@ -415,7 +416,6 @@ def test_what_cannot_be_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     rejected = {
-        ("--emit", "c-library", "--shape", "batch=1..4"): "the shape of batch has a range; accepted: one extent",
         ("--emit", "c-library", "--shape", "batch=1", "--target", "sm_80"): "target sm_80; accepted: a cpu target",
         ("--emit", "c-library", "--shape", "batch=1", "--name", "my-model"): "a C identifier, such as my_model",
         ("--emit", "c-library", "--shape", "batch=1", "--to", "fuse"): "--to writes IR, --emit c-library code",
@@ -427,3 +427,111 @@ def test_what_cannot_be_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["compile", model, "--shape", "batch=1", "--emit", "c-library", "-o", str(tmp_path / "other")]) == 2
     assert "the folder holds other files" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+# Dimensions that change, and what is kept between calls.
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoder")
+    model = SMALL.write(folder)
+    shapes = [
+        word for name in ("sequence_length", "past_sequence_length") for word in ("--shape", f"{name}={RANGE[name]}")
+    ]
+    shapes += ["--shape", "total_sequence_length=past_sequence_length + sequence_length"]
+    command = ["compile", str(model), "--emit", "c-library", "--name", "decoder", "--states", "auto", *shapes]
+    assert main([*command, "-o", str(folder / "built")]) == 0
+    assert main(["compile", str(model), "--states", "auto", *shapes, "-o", str(folder / "folder")]) == 0
+    return folder
+
+
+RANGE = {
+    "sequence_length": "1..8",
+    "past_sequence_length": "0..100",
+    "total_sequence_length": "past_sequence_length + sequence_length",
+}
+SMALL = Decoder(layers=2, hidden=64, heads=4, groups=2, head=16, intermediate=96, vocabulary=300, positions=120)
+
+
+@pytest.mark.parametrize("compiler", sorted(COMMANDS))
+def test_text_from_c_is_that_of_python(decoder: Path, tmp_path: Path, compiler: str) -> None:
+    built, prompt = decoder / "built", [5, 17, 200, 3, 9, 44, 7, 8, 1, 2, 3]
+    sources, archive = [built / "generate_decoder.c"], str(built / "libdecoder.a")
+    program = compiled(
+        sources, tmp_path / "g", f"-I{built}", archive, compiler=compiler, standard=("-std=c99", "-pedantic")
+    )
+    with treadle.load(decoder / "folder") as model:
+        wanted = treadle.generate(model, prompt, most=64)
+    for threads in ("1", "2"):
+        command = [str(program), str(built / "decoder.weights"), threads, "64", *map(str, prompt)]
+        said = subprocess.run(command, env={}, capture_output=True, text=True, check=True).stdout
+        assert [int(word) for word in said.split()] == wanted
+    for tokens, message in ((["300"], "no token of the vocabulary"), (["1"] * 110, "no room")):
+        command = [str(program), str(built / "decoder.weights"), "1", "64", *tokens]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_is_kept_has_a_length(decoder: Path) -> None:
+    shared = decoder / "shared.so"
+    built = decoder / "built"
+    archive = ["-Wl,--whole-archive", str(built / "libdecoder.a"), "-Wl,--no-whole-archive"]
+    subprocess.run(["gcc", "-shared", "-o", str(shared), *archive, "-lm", "-lpthread"], check=True)
+    library = ctypes.CDLL(str(shared))
+    library.decoder_length.restype = ctypes.c_longlong
+    library.decoder_rewind.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong]
+    model = ctypes.c_void_p()
+    assert library.decoder_create(ctypes.byref(model), str(built / "decoder.weights").encode(), ctypes.c_long(1)) == OK
+    logits = np.zeros(300, np.float32)
+    names = [*(name for name in (built / "decoder.h").read_text().split() if name.startswith("decoder_DIMENSION_"))]
+    order = [name.removeprefix("decoder_DIMENSION_") for name in names]
+    kept = order.index("past_sequence_length")
+
+    def call(tokens: Sequence[int], past: int) -> int:
+        inputs = np.array([tokens]), np.ones((1, past + len(tokens)), np.int64)
+        extents = (ctypes.c_longlong * 2)(*(len(tokens) if name == "sequence_length" else 77 for name in order))
+        given = (ctypes.c_void_p * 2)(*(array.ctypes.data for array in inputs))
+        return library.decoder_run_at(model, extents, given, (ctypes.c_void_p * 1)(logits.ctypes.data))
+
+    assert [call([1, 2, 3], 0), call([4], 3)] == [OK, OK] and library.decoder_length(model, kept) == 4
+    wanted = logits.copy()
+    assert call([9, 9], 4) == OK and library.decoder_rewind(model, kept, 3) == OK and call([4], 3) == OK
+    np.testing.assert_array_equal(logits, wanted)
+    assert call(list(range(9)), 4) == BAD_EXTENT and library.decoder_length(model, kept) == 4
+    assert library.decoder_rewind(model, kept, 5) == BAD_EXTENT
+    assert library.decoder_rewind(model, 1 - kept, 0) == BAD_ARGUMENT == library.decoder_reset(None)
+    assert library.decoder_length(model, 1 - kept) == -1
+    assert library.decoder_reset(model) == OK and library.decoder_length(model, kept) == 0
+    library.decoder_destroy(model)
+
+
+def test_a_range_takes_calls_of_any_extent(tmp_path: Path) -> None:
+    w = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Softmax", ["p"], ["y"], axis=0)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
+    model = save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        [x],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    command = ["compile", str(model), "--shape", "n=2..24:2", "--emit", "c-library", "-o", str(tmp_path / "built")]
+    assert main(command) == 0
+    built = tmp_path / "built"
+    program = compiled([built / "run_m.c"], tmp_path / "run", f"-I{built}", str(built / "libm.a"))
+    compiled_model = treadle.compile(model, shapes={"n": treadle.Dim("n", 2, 24, 2)})
+    for n in (2, 10, 24):
+        given = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+        given.tofile(tmp_path / "x")
+        subprocess.run([str(program), str(built / "m.weights"), "2", f"n={n}", "x", "y"], cwd=tmp_path, check=True)
+        assert (tmp_path / "y").read_bytes() == as_bytes(compiled_model(given))[0]
+    done = subprocess.run(
+        [str(program), str(built / "m.weights"), "2", "n=3", "x", "y"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "an extent is out of its dimension's range" in done.stderr

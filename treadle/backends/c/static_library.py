@@ -5,22 +5,24 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 
 from treadle.artifact.artifact import Artifact
-from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor
+from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
 from treadle.artifact.weights import ALIGNMENT, FOLDER
 from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import artifact_text
 from treadle.backends.interface import file_names
+from treadle.backends.states import arguments_of, results_of, visible
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.passes.lower.identifiers import UniqueNames, identifier
-from treadle.shapes.dim import Dim, Shapes, normalized
+from treadle.shapes.dynamic import DynamicCalls, ExtentExpression
 from treadle.support.progress import Progress, no_progress
 from treadle.support.version import __version__
 from treadle.target import TARGETS, Target
@@ -58,7 +60,9 @@ extern "C" {{
 
 {numbers}
 /* An input or an output: its name in the model, NumPy's name of its elements' type, the extents of its dimensions (NULL
- * for a scalar), its bytes, and the alignment that a buffer needs. A buffer at a multiple of 64 may be faster. */
+ * for a scalar), its bytes, and the alignment that a buffer needs. A buffer at a multiple of 64 may be faster. Where
+ * dimensions change, `shape` and `bytes` are the largest; a tensor that is `padded` lies in that shape in every call,
+ * others have a call's elements one after another. */
 typedef struct {{
     const char *name;
     const char *dtype;
@@ -66,10 +70,21 @@ typedef struct {{
     const size_t *shape;
     size_t bytes;
     size_t alignment;
+    int padded;
 }} {name}_tensor;
 
 extern const {name}_tensor {name}_inputs[];
 extern const {name}_tensor {name}_outputs[];
+
+/* A dimension that changes from call to call: its name, its least and greatest extent, of which it is a multiple, and
+ * whether it is the length of what the model keeps between calls ({name}_length). */
+typedef struct {{
+    const char *name;
+    long long least, greatest, multiple;
+    int kept;
+}} {name}_dimension;
+
+extern const {name}_dimension {name}_dimensions[];
 
 /* What the functions return; {name}_message says it in words. */
 enum {{
@@ -81,7 +96,8 @@ enum {{
     {name}_WRONG_DIGEST,    /* the file of weights has another sha256 */
     {name}_NO_MEMORY,
     {name}_NO_THREADS,      /* they cannot be started, or this library cannot use them */
-    {name}_WRONG_PROCESSOR  /* it lacks instructions that the kernels use */
+    {name}_WRONG_PROCESSOR, /* it lacks instructions that the kernels use */
+    {name}_BAD_EXTENT       /* an extent is out of its dimension's range, or what the model keeps has no room */
 }};
 
 typedef struct {name} {name};
@@ -107,6 +123,20 @@ void {name}_threads_destroy(struct treadle_threads *threads);
  * with threads of their own run at the same time. */
 int {name}_run({name} *model, const void *const *inputs, void *const *outputs);
 
+/* A call in which dimensions have some extents, an extent for each of {name}_dimensions; those that are kept are known,
+ * and what is given for them is not read. NULL, and {name}_run: the greatest of each. */
+int {name}_run_at({name} *model, const long long *extents, const void *const *inputs, void *const *outputs);
+
+/* The shapes of inputs[i] and outputs[i] in such a call; `shape` has room for their ranks. */
+int {name}_input_shape(const {name} *model, int i, const long long *extents, size_t *shape);
+int {name}_output_shape(const {name} *model, int i, const long long *extents, size_t *shape);
+
+/* What the model keeps between calls: how long it is, by a dimension that is kept (-1 for another); shorter, as it was
+ * at that length; and empty. No call may be under way. */
+long long {name}_length(const {name} *model, int dimension);
+int {name}_rewind({name} *model, int dimension, long long length);
+int {name}_reset({name} *model);
+
 /* Frees the model; NULL is ignored. No call may be under way. */
 void {name}_destroy({name} *model);
 
@@ -126,7 +156,8 @@ def library_header(name: str, manifest: Manifest, weights_bytes: int) -> str:
     machine, *features = manifest.machine.split()
     words = f"{', '.join(features) or 'no more than every such processor has'}."
     file = f"`weights` is the path of {name}.weights, which is mapped read-only, and must not change meanwhile."
-    sides = ("input", manifest.inputs), ("output", manifest.outputs)
+    sides = ("input", _inputs(manifest)), ("output", _outputs(manifest))
+    kept = sum(manifest.inputs[s.argument].num_bytes * (1 if s.in_place else 2) for s in manifest.states)
     return _ABOUT.format(
         name=name,
         version=__version__,
@@ -134,9 +165,12 @@ def library_header(name: str, manifest: Manifest, weights_bytes: int) -> str:
         features=fill(words, 120, initial_indent=" * ", subsequent_indent=" * "),
         weights=f", and {name}.weights when it runs" if weights_bytes else "",
         arena=arena_bytes(manifest),
-        mapped=f", {weights_bytes} of weights, which processes share" if weights_bytes else "",
+        mapped=(f", {kept} of what it keeps between calls" if kept else "")
+        + (f", {weights_bytes} of weights, which processes share" if weights_bytes else ""),
         guard=name.upper(),
-        numbers="\n".join(line for kind, tensors in sides for line in _numbers(name, kind, tensors)),
+        numbers="\n".join(
+            [*(line for kind, tensors in sides for line in _numbers(name, kind, tensors)), *_dimensions(name, manifest)]
+        ),
         file=file if weights_bytes else "There are no weights: that is ignored.",
     )
 
@@ -144,17 +178,125 @@ def library_header(name: str, manifest: Manifest, weights_bytes: int) -> str:
 def tensor_tables(name: str, manifest: Manifest) -> str:
     """The definitions of the header's tables of tensors."""
     lines: list[str] = []
-    for kind, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+    for kind, tensors in (("inputs", _inputs(manifest)), ("outputs", _outputs(manifest))):
         rows: list[str] = []
         for number, tensor in enumerate(tensors):
             shape = f"{name}_{kind}_{number}" if tensor.shape else "NULL"
             if tensor.shape:
                 lines.append(f"static const size_t {shape}[] = {{{', '.join(map(str, tensor.shape))}}};")
             words = _quoted(tensor.name), _quoted(tensor.dtype), len(tensor.shape), shape, tensor.num_bytes
-            rows.append(f"    {{{', '.join(map(str, words))}, {np.dtype(tensor.dtype).itemsize}}},")
-        none = '    {"", "", 0, NULL, 0, 1},'
+            padded = int(bool(tensor.extents) and not tensor.dense)
+            rows.append(f"    {{{', '.join(map(str, words))}, {np.dtype(tensor.dtype).itemsize}, {padded}}},")
+        none = '    {"", "", 0, NULL, 0, 1, 0},'
         lines += [f"const {name}_tensor {name}_{kind}[] = {{", *(rows or [none]), "};"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_ranges(name, manifest, dynamic_calls(manifest))])
+
+
+# Dimensions that change, and what is kept: expressions of extents as C.
+
+
+class _CText:
+    """A number of 64 bits as C, under the operators of extents."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __add__(self, other: object) -> _CText:
+        return _CText(f"({self.text} + {_c(other)})")
+
+    def __radd__(self, other: object) -> _CText:
+        return _CText(f"({_c(other)} + {self.text})")
+
+    def __sub__(self, other: object) -> _CText:
+        return _CText(f"({self.text} - {_c(other)})")
+
+    def __rsub__(self, other: object) -> _CText:
+        return _CText(f"({_c(other)} - {self.text})")
+
+    def __mul__(self, other: object) -> _CText:
+        return _CText(f"({self.text} * {_c(other)})")
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> _CText:
+        return _CText(f"(-{self.text})")
+
+    def __floordiv__(self, other: object) -> _CText:
+        return _CText(f"floor_quotient({self.text}, {_c(other)})")
+
+    def __mod__(self, other: object) -> _CText:
+        return self - (self // other) * other
+
+
+def _c(value: object) -> str:
+    return value.text if isinstance(value, _CText) else f"{value}LL"
+
+
+def _expression(extent: ExtentExpression, names: Sequence[str]) -> str:
+    values: Any = {name: _CText(f"d[{n}]") for n, name in enumerate(names)}
+    return _c(extent.value(values))
+
+
+def _inputs(manifest: Manifest) -> tuple[Tensor, ...]:
+    """What a caller gives."""
+    given = visible(manifest.inputs, arguments_of(manifest.states))
+    return given[: len(given) - len(manifest.extents)]
+
+
+def _outputs(manifest: Manifest) -> tuple[Tensor, ...]:
+    """What a caller gets, with extents that depend on data."""
+    return visible(manifest.outputs, results_of(manifest.states))
+
+
+def _dimensions(name: str, manifest: Manifest) -> list[str]:
+    """The position of each dimension that changes."""
+    names = UniqueNames()
+    lines = ["/* The positions of the dimensions that change from call to call. */", "enum {"]
+    for number, dim in enumerate(manifest.symbols):
+        word = names.unique(re.sub(r"\W", "_", dim.name, flags=re.ASCII))
+        lines.append(f"    {name}_DIMENSION_{word} = {number}, /* {dim.least} to {dim.greatest} */")
+    return [*lines, f"    {name}_NUM_DIMENSIONS = {len(manifest.symbols)}", "};", ""]
+
+
+def _ranges(name: str, manifest: Manifest, calls: DynamicCalls) -> list[str]:
+    """The table of dimensions, and functions of their extents `d`: those that kernels take, those of tensors, and what
+    is kept after a call."""
+    names, lines = [dim.name for dim in manifest.symbols], [f"const {name}_dimension {name}_dimensions[] = {{"]
+    for dim in manifest.symbols:
+        kept = int(dim.name in calls.lengths)
+        row = _quoted(dim.name), f"{dim.least}LL", f"{dim.greatest}LL", f"{dim.multiple}LL", str(kept)
+        lines.append(f"    {{{', '.join(row)}}},")
+    lines += ["    {NULL, 0, 0, 1, 0}", "};"]
+    lines += [
+        "static long long floor_quotient(long long a, long long b) { return a / b - (a % b < 0); }",
+        "static void find_extents(const long long *d, long long *e) {",
+        *(f"    e[{n}] = {_expression(ExtentExpression(t, names), names)};" for n, t in enumerate(manifest.extents)),
+        "    (void)d, (void)e, (void)floor_quotient;",
+        "}",
+        "static void find_lengths(const long long *d, long long *after) {",
+        *(f"    after[{names.index(n)}] = {_expression(e, names)};" for n, e in calls.lengths_after.items()),
+        "    (void)d, (void)after;",
+        "}",
+    ]
+    for kind, tensors in (("input", _inputs(manifest)), ("output", _outputs(manifest))):
+        lines += [f"static void find_{kind}_shape(int number, const long long *d, size_t *shape) {{"]
+        lines += ["    switch (number) {"]
+        for number, tensor in enumerate(tensors):
+            texts = tensor.extents or tuple(map(str, tensor.shape))
+            sizes = [_size(text, bound, names) for text, bound in zip(texts, tensor.shape, strict=True)]
+            lines += [f"    case {number}:", *(f"        shape[{n}] = (size_t){size};" for n, size in enumerate(sizes))]
+            lines += ["        break;"]
+        lines += ["    default: break;", "    }", "    (void)d, (void)shape;", "}"]
+    return lines
+
+
+def _size(text: str, bound: int, names: Sequence[str]) -> str:
+    """An extent, of which some factors may be merged; of one that depends on data, the largest."""
+    try:
+        factors = [ExtentExpression(part.partition("<=")[0], names) for part in text.split(",")]
+    except ValueError:
+        return str(bound)
+    return f"({' * '.join(_expression(factor, names) for factor in factors)})"
 
 
 def arena_bytes(manifest: Manifest) -> int:
@@ -197,20 +339,17 @@ _BASE = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
 """What code runs on that asks the processor what it has."""
 
 
-def check_library(target: Target, shapes: Shapes, name: str) -> None:
+def check_library(target: Target, name: str) -> None:
     """TreadleError for what cannot be compiled to a C library, and for a name that cannot begin C's names."""
     if target.is_cuda:
         raise TreadleError(f"target {target.name}", _WHERE, "a cpu target")
-    for given, extents in normalized(shapes).items():
-        if any(isinstance(extent, Dim) for extent in extents):
-            raise TreadleError(f"the shape of {given} has a range", _WHERE, "one extent for each dimension")
     if identifier(name) != name:
         raise TreadleError(f"{name!r} cannot begin names in C", "--name", f"a C identifier, such as {identifier(name)}")
 
 
 def library_files(name: str) -> tuple[str, ...]:
-    """The files of a library; the last one is there if the model has constants."""
-    return f"lib{name}.a", f"{name}.h", f"run_{name}.c", f"{name}.weights"
+    """The files of a library; the last but one is there if it is a decoder, the last one if it has constants."""
+    return f"lib{name}.a", f"{name}.h", f"run_{name}.c", f"generate_{name}.c", f"{name}.weights"
 
 
 def write_library(
@@ -219,17 +358,16 @@ def write_library(
     """Writes the library of an artifact that was compiled for `target` into a folder.
 
     All names that the linker sees begin with `name`, so that a program may have several libraries. TreadleError for an
-    artifact with ranges of extents, or of which a file is missing or changed, and what the compiler raises.
+    artifact of which a file is missing or changed, and what the compiler raises.
     """
     manifest = artifact.manifest
-    if manifest.symbols:
-        ranges = ", ".join(map(str, manifest.symbols))
-        raise TreadleError(f"the model has ranges of extents: {ranges}", _WHERE, "one shape for each input")
     progress("writing weights", 0.0)
     offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
-    (folder / f"run_{name}.c").write_text((_SOURCES / "run_model.c").read_text().replace("MODEL", name))
+    examples = ["run", *(["generate"] if _is_decoder(manifest) else [])]
+    for word in examples:
+        (folder / f"{word}_{name}.c").write_text((_SOURCES / f"{word}_model.c").read_text().replace("MODEL", name))
     sources, headers = artifact_text(artifact)
     if not sources:
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
@@ -280,20 +418,41 @@ def _renaming(name: str, words: Sequence[str]) -> str:
 def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
     """The unit with the functions of the header."""
     _, *features = manifest.machine.split()
+    states = [
+        f"{{{s.argument}, {s.result}, {max(1, manifest.inputs[s.argument].num_bytes)}, {int(s.in_place)}}}"
+        for s in manifest.states
+    ]
     needs = ", ".join([*map(_need, features), "{NULL, 0, 0, 0, 0, 0}"])
     definitions = {
         "MODEL": name,
         "CONSTANTS": str(len(offsets)),
-        "OFFSETS": f"{{{', '.join(map(str, offsets)) or '0'}}}",
+        "OFFSETS": _listed(offsets),
         "WEIGHTS_BYTES": str(size),
         "WEIGHTS_DIGEST": f"{{{', '.join(map(str, bytes.fromhex(digest)))}}}",
         "ARENA_BYTES": str(arena_bytes(manifest)),
+        "INPUTS": str(len(manifest.inputs)),
+        "OUTPUTS": str(len(manifest.outputs)),
+        "EXTENTS": str(len(manifest.extents)),
+        "GIVEN": _listed(visible(range(len(manifest.inputs)), arguments_of(manifest.states))),
+        "MADE": _listed(visible(range(len(manifest.outputs)), results_of(manifest.states))),
+        "STATES": str(len(manifest.states)),
+        "KEPT": f"{{{', '.join([*states, '{0, 0, 0, 0}'])}}}",
         "NEEDS": f"{{{needs}}}",
     }
     lines = [f"#define {word} {text}" for word, text in definitions.items()]
     renaming = _renaming(name, (*_POOL, *_HOST))
     text = (_SOURCES / "library.c").read_text()
     return Unit("library", "\n".join([renaming, header, tensor_tables(name, manifest), *lines, text]))
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return f"{{{', '.join(map(str, numbers)) or '0'}}}"
+
+
+def _is_decoder(manifest: Manifest) -> bool:
+    """Whether the example that generates text fits: `treadle.generation` has the same loop."""
+    inputs, outputs = ({tensor.name for tensor in tensors} for tensors in (manifest.inputs, manifest.outputs))
+    return bool(manifest.states) and "input_ids" in inputs and "logits" in outputs
 
 
 def _need(word: str) -> str:

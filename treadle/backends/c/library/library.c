@@ -4,6 +4,9 @@
  * CONSTANTS      how many constants there are, OFFSETS: the bytes at which they begin in the file of weights
  * WEIGHTS_BYTES  the size of that file (0: there is none), WEIGHTS_DIGEST: the 32 bytes of its sha256
  * ARENA_BYTES    scratch memory of a call
+ * INPUTS, OUTPUTS  how many tensors treadle_run takes and gives; GIVEN, MADE: the numbers of those that are not kept
+ * EXTENTS        how many of the inputs, the last ones, are extents
+ * STATES         how many tensors are kept between calls, KEPT: their numbers, bytes, and whether they are in place
  * NEEDS          features of the processor that the kernels use, {NULL} at the end
  */
 #include "pool.h"
@@ -11,6 +14,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +47,15 @@ struct MODEL {
     char *arena;
     char *weights; /* NULL if there are none */
     void *constants[CONSTANTS + 1];
+    char *states[STATES + 1][2]; /* what the next call reads, and where it writes; equal where in place */
+    long long lengths[OURS(NUM_DIMENSIONS) + 1];
 };
+
+static const struct {
+    int argument, result;
+    size_t bytes;
+    int in_place;
+} kept[] = KEPT;
 
 /* Whether one of the words of a line is `word`. */
 static int has_word(const char *line, const char *word) {
@@ -174,8 +186,39 @@ static int opened(struct MODEL *model, const char *weights) {
         if (code) return code;
     }
     for (int i = 0; i < CONSTANTS; i++) model->constants[i] = model->weights + offsets[i];
+    for (int i = 0; i < STATES; i++) {
+        size_t room = (kept[i].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        model->states[i][0] = model->states[i][1] = aligned_alloc(ALIGNMENT, room);
+        if (!kept[i].in_place) model->states[i][1] = aligned_alloc(ALIGNMENT, room);
+        if (!model->states[i][0] || !model->states[i][1]) return OURS(NO_MEMORY);
+    }
     model->arena = aligned_alloc(ALIGNMENT, ARENA_BYTES);
-    return model->arena ? OURS(OK) : OURS(NO_MEMORY);
+    return model->arena ? OURS(reset)(model) : OURS(NO_MEMORY);
+}
+
+int OURS(reset)(struct MODEL *model) {
+    if (!model) return OURS(BAD_ARGUMENT);
+    for (int i = 0; i < STATES; i++) {
+        memset(model->states[i][0], 0, kept[i].bytes);
+        memset(model->states[i][1], 0, kept[i].bytes);
+    }
+    for (int i = 0; i < OURS(NUM_DIMENSIONS); i++) model->lengths[i] = OURS(dimensions)[i].least;
+    return OURS(OK);
+}
+
+static int is_kept(int dimension) {
+    return dimension >= 0 && dimension < OURS(NUM_DIMENSIONS) && OURS(dimensions)[dimension].kept;
+}
+
+long long OURS(length)(const struct MODEL *model, int dimension) {
+    return model && is_kept(dimension) ? model->lengths[dimension] : -1;
+}
+
+int OURS(rewind)(struct MODEL *model, int dimension, long long length) {
+    if (!model || !is_kept(dimension)) return OURS(BAD_ARGUMENT);
+    if (length < OURS(dimensions)[dimension].least || length > model->lengths[dimension]) return OURS(BAD_EXTENT);
+    model->lengths[dimension] = length;
+    return OURS(OK);
 }
 
 int OURS(create_on)(struct MODEL **model, const char *weights, struct treadle_threads *threads) {
@@ -219,21 +262,83 @@ static int check(const void *const *buffers, const OURS(tensor) *tensors, int co
     return OURS(OK);
 }
 
-int OURS(run)(struct MODEL *model, const void *const *inputs, void *const *outputs) {
+/* The extents of a call, by dimension. */
+static int bind(const struct MODEL *model, const long long *extents, long long *bound) {
+    for (int i = 0; i < OURS(NUM_DIMENSIONS); i++) {
+        const OURS(dimension) *each = &OURS(dimensions)[i];
+        bound[i] = each->kept ? model->lengths[i] : extents ? extents[i] : each->greatest;
+        if (bound[i] < each->least || bound[i] > each->greatest || bound[i] % each->multiple) return OURS(BAD_EXTENT);
+    }
+    return OURS(OK);
+}
+
+/* A call, by a caller that has the turn. What it keeps changes at its end. */
+static int run_in_turn(struct MODEL *model, const long long *extents, const void *const *inputs, void *const *outputs) {
+    static const int given[] = GIVEN, made[] = MADE;
+    long long bound[OURS(NUM_DIMENSIONS) + 1];
+    int64_t values[EXTENTS + 1];
+    long long found[EXTENTS + 1];
+    void *reads[INPUTS + 1], *writes[OUTPUTS + 1];
+    int code = bind(model, extents, bound);
+    if (code) return code;
+    find_extents(bound, found);
+    for (int i = 0; i < EXTENTS; i++) values[i] = found[i];
+    for (int i = 0; i < OURS(NUM_INPUTS); i++) reads[given[i]] = (void *)inputs[i];
+    for (int i = 0; i < OURS(NUM_OUTPUTS); i++) writes[made[i]] = outputs[i];
+    for (int i = 0; i < EXTENTS; i++) reads[INPUTS - EXTENTS + i] = &values[i];
+    for (int i = 0; i < STATES; i++) {
+        reads[kept[i].argument] = model->states[i][0];
+        writes[kept[i].result] = model->states[i][1];
+    }
+    treadle_run(model->threads->pool, reads, writes, model->constants, model->arena);
+    for (int i = 0; i < STATES; i++) {
+        char *now = model->states[i][0];
+        model->states[i][0] = model->states[i][1];
+        model->states[i][1] = now;
+    }
+    find_lengths(bound, model->lengths);
+    return OURS(OK);
+}
+
+int OURS(run_at)(struct MODEL *model, const long long *extents, const void *const *inputs, void *const *outputs) {
     if (!model) return OURS(BAD_ARGUMENT);
     int code = check(inputs, OURS(inputs), OURS(NUM_INPUTS));
     if (!code) code = check((const void *const *)outputs, OURS(outputs), OURS(NUM_OUTPUTS));
     if (code) return code;
     pthread_mutex_lock(&model->threads->turn);
-    treadle_run(model->threads->pool, (void *const *)inputs, outputs, model->constants, model->arena);
+    code = run_in_turn(model, extents, inputs, outputs);
     pthread_mutex_unlock(&model->threads->turn);
-    return OURS(OK);
+    return code;
+}
+
+int OURS(run)(struct MODEL *model, const void *const *inputs, void *const *outputs) {
+    return OURS(run_at)(model, NULL, inputs, outputs);
+}
+
+int OURS(input_shape)(const struct MODEL *model, int i, const long long *extents, size_t *shape) {
+    long long bound[OURS(NUM_DIMENSIONS) + 1];
+    if (!model || !shape || i < 0 || i >= OURS(NUM_INPUTS)) return OURS(BAD_ARGUMENT);
+    int code = bind(model, extents, bound);
+    if (!code) find_input_shape(i, bound, shape);
+    return code;
+}
+
+int OURS(output_shape)(const struct MODEL *model, int i, const long long *extents, size_t *shape) {
+    long long bound[OURS(NUM_DIMENSIONS) + 1];
+    if (!model || !shape || i < 0 || i >= OURS(NUM_OUTPUTS)) return OURS(BAD_ARGUMENT);
+    int code = bind(model, extents, bound);
+    if (!code) find_output_shape(i, bound, shape);
+    return code;
 }
 
 void OURS(destroy)(struct MODEL *model) {
     if (!model) return;
     if (!model->shares) OURS(threads_destroy)(model->threads);
     free(model->arena);
+    for (int i = 0; i < STATES; i++) {
+        free(model->states[i][0]);
+        if (!kept[i].in_place) free(model->states[i][1]);
+    }
     if (model->weights) munmap(model->weights, WEIGHTS_BYTES);
     free(model);
 }
@@ -249,6 +354,7 @@ const char *OURS(message)(int code) {
     case OURS(NO_MEMORY): return "memory ran out";
     case OURS(NO_THREADS): return "the threads cannot be started, or are of a library of another version of Treadle";
     case OURS(WRONG_PROCESSOR): return "the processor lacks instructions that the kernels use";
+    case OURS(BAD_EXTENT): return "an extent is out of its dimension's range, or what the model keeps has no room";
     default: return "an unknown code";
     }
 }
