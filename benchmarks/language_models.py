@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,28 @@ class Decoder:
             onnx.save_model(
                 self.model(), str(path), save_as_external_data=True, location="model.data", size_threshold=1024
             )
+            (path.parent / "genai_config.json").write_text(json.dumps(self.genai_config, indent=1))
         return path
+
+    @property
+    def genai_config(self) -> dict[str, Any]:
+        """What ONNX Runtime GenAI reads beside the model."""
+        names = {"past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"}
+        decoder = {
+            "filename": "model.onnx", "head_size": self.head, "hidden_size": self.hidden,
+            "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **names},
+            "outputs": {
+                "logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"
+            },
+            "num_attention_heads": self.heads, "num_hidden_layers": self.layers, "num_key_value_heads": self.groups,
+            "session_options": {"provider_options": []},
+        }  # fmt: skip
+        model = {
+            "type": "qwen2", "vocab_size": self.vocabulary, "context_length": self.positions, "bos_token_id": 0,
+            "eos_token_id": self.vocabulary - 1, "pad_token_id": 0, "decoder": decoder,
+        }  # fmt: skip
+        search = {"do_sample": False, "max_length": self.positions, "past_present_share_buffer": True}
+        return {"model": model, "search": search}
 
     def model(self) -> ModelProto:
         """The model, with its weights."""
@@ -160,7 +182,7 @@ class _Writer:
         operands = [x, self._constant(name, numbers), self._constant(f"{name}.scales", scales.astype(np.float32))]
         return self._node(
             "MatMulNBits", operands, result, domain="com.microsoft", K=terms, N=columns, bits=self.of.bits,
-            block_size=_BLOCK,
+            block_size=_BLOCK, accuracy_level=4,
         )  # fmt: skip
 
     def _weight(self, name: str, shape: tuple[int, ...]) -> str:

@@ -4,8 +4,9 @@ The arguments are those of `benchmarks/cpu_models.py`, after `--peers` those of 
 `--conv-bn-relu` those of `benchmarks/conv_bn_relu.py`, after `--memory` those of `benchmarks/memory.py`, after
 `--quantized` those of `benchmarks/quantized.py`, after `--tuned` those of `benchmarks/tuned_models.py`, after
 `--dynamic` those of `benchmarks/dynamic_lengths.py`, after `--dynamic-tuning` those of
-`benchmarks/dynamic_tuning.py`, after `--gpu` those of `benchmarks/gpu.py`, after `--gpu-spaces` those of
-`benchmarks/gpu_spaces.py`, and after `--gpu-first` those of `benchmarks/gpu_first.py`.
+`benchmarks/dynamic_tuning.py`, after `--language` those of `benchmarks/language.py`, after `--gpu` those of
+`benchmarks/gpu.py`, after `--gpu-spaces` those of `benchmarks/gpu_spaces.py`, and after `--gpu-first` those of
+`benchmarks/gpu_first.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ OTHERS = {
     "--dynamic-tuning": "benchmarks.dynamic_tuning",
     "--memory": "benchmarks.memory",
     "--quantized": "benchmarks.quantized",
+    "--language": "benchmarks.language",
     "--gpu": "benchmarks.gpu",
     "--gpu-spaces": "benchmarks.gpu_spaces",
     "--gpu-first": "benchmarks.gpu_first",

@@ -1,0 +1,76 @@
+"""One peer of `benchmarks/language.py`, in a Python of its own: reads requests as lines of JSON, answers with seconds.
+
+It imports nothing of this project, so that the peer's Python needs only the peer.
+
+    {"do": "open", "folder": "...", "threads": 2, "room": 1024}
+    {"do": "read", "tokens": 512}        a prompt from an empty past
+    {"do": "step", "count": 32}          tokens behind it, one by one
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class GenAi:
+    """ONNX Runtime GenAI, whose cache is one buffer of all positions."""
+
+    def __init__(self, folder: str, threads: int, room: int):
+        import onnxruntime_genai  # noqa: PLC0415
+
+        self._library, self._room = onnxruntime_genai, room
+        path = Path(folder) / "genai_config.json"
+        config = json.loads(path.read_text())
+        config["model"]["decoder"]["session_options"] = {
+            "intra_op_num_threads": threads, "inter_op_num_threads": 1, "provider_options": [],
+        }  # fmt: skip
+        config["search"]["max_length"] = room
+        path.write_text(json.dumps(config))
+        self._model = onnxruntime_genai.Model(folder)
+        self._generator: Any = None
+
+    def read(self, tokens: int) -> float:
+        """Seconds of a prompt."""
+        parameters = self._library.GeneratorParams(self._model)
+        parameters.set_search_options(max_length=self._room, do_sample=False)
+        self._generator = self._library.Generator(self._model, parameters)
+        ids = np.random.default_rng(0).integers(0, 1000, tokens).astype(np.int32)
+        start = time.perf_counter()
+        self._generator.append_tokens(ids)
+        return time.perf_counter() - start
+
+    def step(self, count: int) -> float:
+        """Seconds a token."""
+        self._generator.generate_next_token()
+        start = time.perf_counter()
+        for _ in range(count):
+            self._generator.generate_next_token()
+        return (time.perf_counter() - start) / count
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    peer: GenAi | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        match request.pop("do"):
+            case "open":
+                peer = GenAi(**request)
+                answer: dict[str, Any] = {"version": peer._library.__version__}
+            case "read":
+                assert peer is not None
+                answer = {"seconds": peer.read(request["tokens"])}
+            case _:
+                assert peer is not None
+                answer = {"seconds": peer.step(request["count"])}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
