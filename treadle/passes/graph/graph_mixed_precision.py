@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import (
+    AppendOp,
     AttentionOp,
     BroadcastOp,
     CastOp,
@@ -31,6 +32,7 @@ from treadle.dialects.graph import (
     SliceOp,
     TransposeOp,
 )
+from treadle.dialects.graph.append import is_in_place
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.scalar import number_op
 from treadle.errors import TreadleError
@@ -39,7 +41,7 @@ from treadle.passes.graph.rewriting import Array, constant_of, constant_op, tens
 # Narrowing: which operators of a function work on f16 or bf16, and where values are cast.
 
 _Heavy = MatmulOp | ConvOp | ConvTransposeOp | AttentionOp
-_Mover = ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | MaskOp | GatherOp | ResizeOp | PoolOp
+_Mover = AppendOp | ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | MaskOp | GatherOp | ResizeOp | PoolOp
 
 
 class Narrowing:
@@ -78,6 +80,8 @@ class Narrowing:
         fit."""
         if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
             return False
+        if isinstance(op, AppendOp) and not is_in_place(op):
+            return False
         constants = [constant_of(value) for value in _operands(op)]
         if isinstance(op, MaskOp):
             constants.append(np.array(op.fill.value.data, np.float32))
@@ -93,6 +97,8 @@ class Narrowing:
 
     def _narrow(self, op: Operator) -> None:
         mine = set(_operands(op))
+        if isinstance(op, AppendOp):  # the program's own, whose type no caller sees
+            Rewriter.replace_value_with_new_type(op.past, TensorType(self.element, op.shape))
         operands = [self._narrow_value(value) if value in mine else value for value in op.operands]
         type = TensorType(self.element, op.shape)
         properties = dict(op.properties)
@@ -100,6 +106,8 @@ class Narrowing:
             properties["fill"] = number_op(op.fill.value.data, self.element).value
         copy = op.__class__.create(operands=operands, result_types=[type], properties=properties)
         copy.location, copy.results[0].name_hint = op.location, op.result.name_hint
+        if isinstance(op, AppendOp):
+            op.result.replace_uses_with_if(copy.results[0], lambda use: isinstance(use.operation, ReturnOp))
         wide = self._widen(copy.results[0])
         Rewriter.insert_op([copy, wide], InsertPoint.before(op))
         Rewriter.replace_op(op, [], [wide.result])
@@ -149,6 +157,8 @@ def _operands(op: Operator) -> list[SSAValue]:
         return [op.data]
     if isinstance(op, MaskOp):
         return [op.x]
+    if isinstance(op, AppendOp):
+        return [op.new]
     if isinstance(op, AttentionOp):
         return [op.q, op.k, op.v]
     return list(op.operands)
@@ -176,7 +186,7 @@ class GraphMixedPrecisionPass(ModulePass):
     Everything else stays f32: functions, norms, softmax, sums. So do masks of attention, and operators with a constant
     that f16 cannot hold. Operators that only move data, and maximum pooling, follow their neighbours. A value is
     rounded once, where it is computed, and all its readers take the rounded one (unless it is an input or a result of
-    the function), so that one copy is stored. Sums inside the converted operators run in f32: that is their definition.
+    the function), so that one copy is stored. A state that is appended to is kept in the narrow type. Sums inside the converted operators run in f32: that is their definition.
 
     precision: f32 changes nothing. tf32 keeps all types, and marks each matmul with `precision = "tf32"`: its operands
     may be rounded to 10 bits of mantissa by tensor cores.
@@ -199,3 +209,4 @@ class GraphMixedPrecisionPass(ModulePass):
         for function in op.body.block.ops:
             if isinstance(function, FuncOp) and function.body.blocks:
                 Narrowing(function.body.block, narrow).run()
+                function.update_function_type()
