@@ -64,6 +64,9 @@ _Steps = tuple[Step, ...]
 
 _CLEANUP: _Steps = (
     Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
+    Step(
+        "graph-quantize-weights{weights=WEIGHTS}", "The model's own matrices, so that a check can do the same to them."
+    ),
     Step("graph-quantized-products{target=TARGET}", "Before constants are folded, which would dequantise weights."),
 )
 _OPERATORS: _Steps = (

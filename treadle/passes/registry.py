@@ -19,6 +19,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "graph-inline-control",
         "graph-drop-empty",
+        "graph-quantize-weights",
         "graph-quantized-products",
         "graph-fold-constants",
         "graph-simplify",

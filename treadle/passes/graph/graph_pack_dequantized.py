@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, i32
+from xdsl.dialects.builtin import ModuleOp, bf16, i8, i32
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -26,6 +26,8 @@ from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
 
 _BYTE = 8
+_NARROW = (i8, ui8, bf16)
+"""Types whose vectors a kernel widens in registers."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class GraphPackDequantizedPass(ModulePass):
     } : tensor<896x512xf32>
     ```
     A kernel then reads vectors of neighbouring columns, dequantises them in registers where it multiplies, and reads as
-    many bytes as there are numbers of 4 bits. Matrices that are computed from anything but constants, whose reads have
-    no dimension that is the column, stay.
+    many bytes as there are numbers of 4 bits. Numbers of 8 bits and bf16 get panels alone. Matrices that are computed
+    from anything but constants, whose reads have no dimension that is the column, stay.
     """
 
     name = "graph-pack-dequantized"
@@ -101,7 +103,7 @@ def _pack(matrix: ComputeOp, panel: int) -> None:
 
 def _columns(matrix: ComputeOp) -> dict[SSAValue, int]:
     """The dimension of each constant that is the matrix's column; empty where the matrix is computed from anything
-    else, or from no bytes."""
+    else, or from none of a narrow type."""
     column, reader = matrix.body.block.args[1], index_reader()
     own, found = reader.read(column), dict[SSAValue, int]()
     for at in matrix.reads():
@@ -113,8 +115,7 @@ def _columns(matrix: ComputeOp) -> dict[SSAValue, int]:
             continue
         if len(moving) > 1 or indices[moving[0]] != own or found.setdefault(at.source, moving[0]) != moving[0]:
             return {}
-    is_quantised = any(tensor(source).get_element_type() == ui8 for source in found)
-    return found if is_quantised else {}
+    return found if any(tensor(source).get_element_type() in _NARROW for source in found) else {}
 
 
 def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
