@@ -59,6 +59,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-resolve-swizzles",
         "loop-vectorize",
         "loop-transpose-loads",
+        "loop-factor-sums",
         "loop-vectorize-accesses",
         "loop-unroll",
         "loop-prove-bounds",
