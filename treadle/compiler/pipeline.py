@@ -153,7 +153,7 @@ _CPU: Passes = {
     "fuse": (
         _FUSE[0],
         Step(
-            "graph-pack-dequantized{target=TARGET}",
+            "graph-pack-dequantized{target=TARGET weights=WEIGHTS}",
             "The definition of a group's matrix is whole: it is known what it is dequantised from, by which columns.",
         ),
         *_FUSE[1:],
