@@ -177,9 +177,8 @@ _CPU: Passes = {
         Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses."),
         Step("loop-transpose-loads", "Lanes that lie apart are known; what stays the same in a tile leaves its loops."),
         Step("loop-hoist-invariants", "Masks and broadcasts leave the loops."),
-        Step(
-            "loop-factor-sums{target=TARGET}", "What does not change in a loop is computed before it, or in its tile."
-        ),
+        Step("loop-factor-sums{target=TARGET}", "What does not change in a loop is before it by now, or in its tile."),
+        Step("loop-lookup-tables{target=TARGET}", "Of vectors, whose constants are outside of the loops by now."),
         _UNROLL,
     ),
     "lower": (

@@ -60,6 +60,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-vectorize",
         "loop-transpose-loads",
         "loop-factor-sums",
+        "loop-lookup-tables",
         "loop-vectorize-accesses",
         "loop-unroll",
         "loop-prove-bounds",
