@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +39,8 @@ def weights(rows: int, columns: int) -> np.ndarray:
 
 def model(rows: int, matrix: np.ndarray, transposed: bool = False) -> ModelProto:
     stored = np.ascontiguousarray(matrix.T) if transposed else matrix
-    node = make_node("Gemm" if transposed else "MatMul", ["x", "w"], ["y"], **({"transB": 1} if transposed else {}))
+    attributes: dict[str, Any] = {"transB": 1} if transposed else {}
+    node = make_node("Gemm" if transposed else "MatMul", ["x", "w"], ["y"], **attributes)
     x = make_tensor_value_info("x", TensorProto.FLOAT, [rows, len(matrix)])
     graph = make_graph([node], "product", [x], [ValueInfoProto(name="y")], [from_array(stored, "w")])
     return make_model(graph, opset_imports=[make_opsetid("", 18)], ir_version=9)
