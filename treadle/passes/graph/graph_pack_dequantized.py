@@ -123,13 +123,15 @@ def _columns(matrix: ComputeOp, narrow: Set[Attribute]) -> dict[SSAValue, int]:
 
 
 def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
-    """Bytes that hold numbers of 4, 2 or 1 bits, with the dimension along which a byte holds several, the
-    first in its lowest bits, and the bits of each; others as they are."""
+    """Bytes that hold numbers of 4, 2 or 1 bits, with the dimension along which a byte holds several, the first in its
+    lowest bits, and the bits of each; others as they are. It is the last one before the lanes that can be divided, so
+    that a kernel which reads terms in order has all numbers of a byte at once."""
     if array.dtype != np.uint8 or array.size == 0:
         return array, None
     bits = next(b for b in (1, 2, 4, 8) if int(array.max()) < 1 << b)
-    count, dim = _BYTE // bits, max(range(1, array.ndim - 1), key=lambda d: (array.shape[d], d), default=0)
-    if count == 1 or dim == 0 or array.shape[dim] % count:
+    count = _BYTE // bits
+    dim = max((d for d in range(1, array.ndim - 1) if array.shape[d] % count == 0), default=0)
+    if count == 1 or dim == 0:
         return array, None
     apart = array.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])
     shifts = (bits * np.arange(count, dtype=np.uint8)).reshape(count, *[1] * (array.ndim - dim - 1))
