@@ -164,7 +164,7 @@ def _nodes(product: Product, terms: int, columns: int, random: np.random.Generat
     bits = _BITS[product.weights]
     numbers, scales = quantized(matrix, bits, _BLOCK)
     above = (numbers.T.astype(np.int16) + (1 << bits - 1)).astype(np.uint8).reshape(columns, -1, _BLOCK)
-    packed = above if bits == 8 else above[..., ::2] | above[..., 1::2] << 4
+    packed = above if bits == 8 else np.bitwise_or(above[..., ::2], np.left_shift(above[..., 1::2], np.uint8(4)))
     return [exact, _few_bits(terms, columns, bits, packed, np.ascontiguousarray(scales.T.astype(np.float32)))]
 
 
