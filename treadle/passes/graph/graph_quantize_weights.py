@@ -19,7 +19,7 @@ from treadle.dialects.graph import ConstantOp, MatmulOp, Operator
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.graph.dtypes import is_float
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_quantized_products import constant_value
+from treadle.passes.graph.graph_quantized_products import constant_value, is_constant
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
 
 # Rounding to nearest, of each block of rows of each column.
@@ -257,7 +257,7 @@ def _may_be_quantised(value: SSAValue, block: int) -> bool:
     shape = shape_of(value)
     if len(shape) != 2 or shape[0] < block or shape[0] * shape[1] < _LEAST:
         return False
-    return tensor(value).get_element_type() in (f32, f16, bf16) and _is_of_floats(value.owner)
+    return tensor(value).get_element_type() in (f32, f16, bf16) and is_constant(value) and _is_of_floats(value.owner)
 
 
 def _is_of_floats(op: object) -> bool:
