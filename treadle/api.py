@@ -28,7 +28,14 @@ from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
-from treadle.target.options import CompileOptions, Device, parse_construction, parse_convolution, parse_precision
+from treadle.target.options import (
+    CompileOptions,
+    Device,
+    parse_construction,
+    parse_convolution,
+    parse_precision,
+    parse_weights,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,6 +72,7 @@ def compile(
     states: States | None = None,
     example_inputs: Sequence[object] | None = None,
     precision: str = "f32",
+    weights: str | None = None,
     convolution: str | None = None,
     database: str | Path | None = None,
     construct: str | None = None,
@@ -97,6 +105,9 @@ def compile(
                are those of the calls, everything else is a constant
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
+    weights:   "int4" or "int8" stores the constant matrices of products so, with a scale for 32 rows of a column each,
+               "bf16" in that type; activations and sums keep theirs. Default: "float", as the model has them.
+               `manifest.weights` of the result says how many bytes and what error that made
     convolution: of CPUs, in f32: "direct", or "winograd2" or "winograd4" where 3x3 filters are estimated to be faster
                by Winograd's F(2x2), or up to F(4x4), which has twice the rounding errors; default: "winograd2"
     database:  folder of tuned schedules (`treadle tune`), which are taken where it has some for this hardware
@@ -128,7 +139,8 @@ def compile(
     schedules, fingerprint = _tuned(database, chosen)
     algorithm = parse_convolution(convolution, chosen.kind)
     construction = parse_construction(construct)
-    options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction)
+    stored = parse_weights(weights)
+    options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction, stored)
     source = _Source.of(
         _converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants), states
     )
@@ -136,7 +148,7 @@ def compile(
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after} {construction}"
     key = artifact_key(
-        source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided, source.fixed
+        source.content, source.shapes, str(chosen), toolchain, precision, algorithm, decided, source.fixed, stored
     )
     store, may_be_cached = store_of(environment), cached and trace is None and not explain_fusion
     artifact = find_artifact(store, key, source.path) if may_be_cached else None

@@ -35,7 +35,7 @@ from treadle.passes.entry import ENTRY, check_entry
 from treadle.passes.instruments import Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.target import Target
-from treadle.target.options import CompileOptions, parse_convolution, parse_precision
+from treadle.target.options import CompileOptions, parse_convolution, parse_precision, parse_weights
 
 STAGES: tuple[str, ...] = pipeline.STAGE_NAMES
 """The names of the pipeline's stages, in order."""
@@ -118,7 +118,7 @@ def check(module: ModuleOp) -> None:
 
 def lower(
     module: ModuleOp, target: str | Target = "cpu", *, after: str | None = None, to: str | None = None,
-    precision: str = "f32", convolution: str | None = None,
+    precision: str = "f32", convolution: str | None = None, weights: str | None = None,
 ) -> None:  # fmt: skip
     """Runs the stages after `after` (default: all, or those after the one that the module names) up to `to` (default:
     the last) on a module, in place.
@@ -130,7 +130,10 @@ def lower(
     if after is None:
         check(module)
     chosen = resolve_target(target)
-    options = CompileOptions(parse_precision(precision), convolution=parse_convolution(convolution, chosen.kind))
+    options = CompileOptions(
+        parse_precision(precision), convolution=parse_convolution(convolution, chosen.kind),
+        weights=parse_weights(weights),
+    )  # fmt: skip
     pipeline.lower(treadle_context(), module, chosen, after=after, to=to, instruments=[Verify()], options=options)
 
 

@@ -121,7 +121,8 @@ def test_convolutions_are_cached_apart() -> None:
 
 def test_settings_name_what_the_pipeline_replaces() -> None:
     words = {"PRECISION": "bf16", "EXPLAIN": "true", "DATABASE": '"/tuned"', "CONVOLUTION": "direct"}
-    assert CompileOptions("bf16", True, "/tuned", "direct", "walk").words() == words | {"CONSTRUCT": "walk"}
+    words |= {"CONSTRUCT": "walk", "WEIGHTS": "int4"}
+    assert CompileOptions("bf16", True, "/tuned", "direct", "walk", "int4").words() == words
 
 
 def test_ranges_without_names() -> None:

@@ -32,16 +32,18 @@ def artifact_key(
     convolution: str = CompileOptions.convolution,
     decided: str = "",
     constants: str = "",
+    weights: str = CompileOptions.weights,
 ) -> str:
     """The key under which the cache has the result of compiling `model`.
 
     It covers the model's bytes, the given shapes and constants, the target, the precision, how convolutions are
-    computed, the compiler that makes the code (`toolchain`), the origin of the schedules (`decided`), this package's
-    own sources and those of what a program has added to it. External data is not covered: `find_artifact` compares it.
+    computed and weights are stored, the compiler that makes the code (`toolchain`), the origin of the schedules
+    (`decided`), this package's own sources and those of what a program has added to it. External data is not covered:
+    `find_artifact` compares it.
     """
     hasher = hashlib.sha256()
     given = repr(sorted((name, tuple(shape)) for name, shape in shapes.items()))
-    options = precision, convolution, toolchain, decided, constants
+    options = precision, convolution, toolchain, decided, constants, weights
     sources = source_fingerprint(), extensions_digest()
     for part in (hashlib.sha256(model).hexdigest(), given, target, *options, *sources):
         hasher.update(f"{len(part)}:{part}".encode())

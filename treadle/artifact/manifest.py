@@ -233,6 +233,7 @@ class Manifest:
 
     sparse:   names of constants of which data decide what a call reads, such as the rows of an embedding
     precision: of products, convolutions and attention, as the model was compiled
+    weights:  how the constant matrices of products were quantised, if they were, as `graph-quantize-weights` says
     symbols:  the dimensions that change from call to call
     extents:  expressions of symbols; the last inputs, int64 scalars, are their values in a call
     found:    symbols that depend on data; the last outputs, int64 scalars, are their values after a call
@@ -253,6 +254,7 @@ class Manifest:
     zeroed_bytes: int = 0
     sparse: tuple[str, ...] = ()
     precision: str = "f32"
+    weights: Mapping[str, str] = field(default_factory=dict[str, str])
     symbols: tuple[Dim, ...] = ()
     extents: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
@@ -325,6 +327,7 @@ def _manifest(fields: Fields) -> Manifest:
         zeroed_bytes=fields.natural("zeroed_bytes", _MAX_BYTES),
         sparse=fields.strings("sparse"),
         precision=fields.text("precision"),
+        weights=fields.texts("weights"),
         symbols=tuple(map(_symbol, fields.objects("symbols"))),
         extents=fields.strings("extents"),
         found=fields.strings("found"),

@@ -23,6 +23,7 @@ from treadle.compiler.request import LOWERING, CompileRequest, is_ir_file, lower
 from treadle.dialects.graph.attributes import BlobAttr
 from treadle.dialects.graph.constant import default_store
 from treadle.frontends.onnx.loader import LoadedModel, load_model
+from treadle.passes.graph.graph_quantize_weights import quantized_weights
 from treadle.passes.instruments import ir_text
 from treadle.support.progress import Progress
 
@@ -60,6 +61,7 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
         zeroed_bytes=program.zeroed_bytes,
         sparse=_sparse(program.constants, constants),
         precision=request.options.precision,
+        weights=quantized_weights(module),
         symbols=program.symbols,
         extents=program.extents,
         found=program.found,

@@ -64,6 +64,9 @@ _Steps = tuple[Step, ...]
 
 _CLEANUP: _Steps = (
     Step("graph-drop-empty", "First on a CPU: no other pass, and no template, has to think of extents of 0."),
+    Step(
+        "graph-quantize-weights{weights=WEIGHTS}", "The model's own matrices, so that a check can do the same to them."
+    ),
     Step("graph-quantized-products{target=TARGET}", "Before constants are folded, which would dequantise weights."),
 )
 _OPERATORS: _Steps = (
@@ -150,7 +153,7 @@ _CPU: Passes = {
     "fuse": (
         _FUSE[0],
         Step(
-            "graph-pack-dequantized{target=TARGET}",
+            "graph-pack-dequantized{target=TARGET weights=WEIGHTS}",
             "The definition of a group's matrix is whole: it is known what it is dequantised from, by which columns.",
         ),
         *_FUSE[1:],
@@ -174,6 +177,8 @@ _CPU: Passes = {
         Step("loop-vectorize{target=TARGET}", "Contiguity is found in simplified addresses."),
         Step("loop-transpose-loads", "Lanes that lie apart are known; what stays the same in a tile leaves its loops."),
         Step("loop-hoist-invariants", "Masks and broadcasts leave the loops."),
+        Step("loop-factor-sums{target=TARGET}", "What does not change in a loop is before it by now, or in its tile."),
+        Step("loop-lookup-tables{target=TARGET}", "Of vectors, whose constants are outside of the loops by now."),
         _UNROLL,
     ),
     "lower": (

@@ -73,8 +73,8 @@ _CONTROL = ("graph.loop", "graph.if")
 _DEFINED = (*_DEFINITIONS, *_WHOLE, *_CONTROL, "graph.append", "graph.constant")
 _BODY = (*_SCALARS, "scf.*", "memref.*", "vector.*", "loop.load", "loop.store", "loop.alloc")
 _LANES = (
-    "loop.lane_mask", "loop.lane_compare", "loop.lane_convert", "loop.lane_select", "loop.strided_load",
-    "loop.strided_store", "loop.transpose",
+    "loop.lane_mask", "loop.lane_compare", "loop.lane_convert", "loop.lane_lookup", "loop.lane_select",
+    "loop.strided_load", "loop.strided_store", "loop.transpose",
 )  # fmt: skip
 """Vectors of the CPU: masks, strides and conversions."""
 _MEMORY = ("loop.prefetch", "loop.opaque", "loop.opaque_buffer")

@@ -19,6 +19,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
         "graph-inline-control",
         "graph-drop-empty",
+        "graph-quantize-weights",
         "graph-quantized-products",
         "graph-fold-constants",
         "graph-simplify",
@@ -58,6 +59,8 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-resolve-swizzles",
         "loop-vectorize",
         "loop-transpose-loads",
+        "loop-factor-sums",
+        "loop-lookup-tables",
         "loop-vectorize-accesses",
         "loop-unroll",
         "loop-prove-bounds",

@@ -1,4 +1,4 @@
-"""The options of a compilation besides its target: precision, how convolutions are computed, and more."""
+"""The options of a compilation besides its target: precision, how weights are stored, and more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from treadle.errors import TreadleError
 
 Precision = Literal["f32", "f16", "bf16", "tf32"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+Weights = Literal["float", "int4", "int8", "bf16"]
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 Convolution = Literal["direct", "winograd2", "winograd4"]
 CONVOLUTIONS: tuple[Convolution, ...] = get_args(Convolution)
@@ -34,6 +37,7 @@ class CompileOptions:
                     that is estimated to be faster
     explain_fusion: print to stderr, for each pair of neighbours, whether they share a kernel and why (not)
     database:       folder of tuned schedules, which are taken where it has some; empty means: the defaults
+    weights:        how the constant matrices of products are stored; float means as the model has them
     construct:      how a group without a tuned schedule gets one: its template's default, or what a search predicts to
                     be fastest, without timing anything
     """
@@ -43,11 +47,12 @@ class CompileOptions:
     database: str = ""
     convolution: Convolution = "winograd2"
     construct: Construction = "default"
+    weights: Weights = "float"
 
     def words(self) -> dict[str, str]:
         """The values of the words in capitals in the pipeline's passes."""
         words = {"PRECISION": self.precision, "EXPLAIN": str(self.explain_fusion).lower()}
-        words |= {"CONVOLUTION": self.convolution, "CONSTRUCT": self.construct}
+        words |= {"CONVOLUTION": self.convolution, "CONSTRUCT": self.construct, "WEIGHTS": self.weights}
         return words | {"DATABASE": f'"{self.database}"'}
 
 
@@ -55,6 +60,15 @@ def parse_precision(name: str) -> Precision:
     """The precision of that name; TreadleError if there is none."""
     if name not in PRECISIONS:
         raise TreadleError(f"unknown precision '{name}'", accepted=PRECISIONS)
+    return name
+
+
+def parse_weights(name: str | None) -> Weights:
+    """The way of that name to store weights, the default for None; TreadleError if there is none."""
+    if name is None:
+        return CompileOptions.weights
+    if name not in WEIGHTS:
+        raise TreadleError(f"unknown weights '{name}'", accepted=WEIGHTS)
     return name
 
 

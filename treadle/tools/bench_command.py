@@ -127,11 +127,12 @@ def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, p
     if not path.is_dir():
         precision, target = args.precision or "f32", args.target or "cpu"
         return compile(
-            path, target, shapes, constants=given.constants, precision=precision, convolution=args.convolution,
-            database=args.database, construct=args.construct, threads=args.threads, progress=progress,
+            path, target, shapes, constants=given.constants, precision=precision, weights=args.weights,
+            convolution=args.convolution, database=args.database, construct=args.construct, threads=args.threads,
+            progress=progress,
         )  # fmt: skip
     check_of_model(given, path)
-    asked = ("shape", "target", "precision", "convolution", "database", "construct")
+    asked = ("shape", "target", "precision", "weights", "convolution", "database", "construct")
     for option in asked:
         if getattr(args, option):
             raise TreadleError(f"--{option} needs the model itself, not a compiled one", path, "an .onnx file")

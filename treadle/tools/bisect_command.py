@@ -25,12 +25,20 @@ from treadle.dialects.graph.attributes import BlobAttr
 from treadle.dialects.graph.constant import BlobStore, constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.location import ir_text, location_of
+from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.entry import ENTRY
+from treadle.passes.graph.graph_quantize_weights import GraphQuantizeWeightsPass
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Dim
 from treadle.support.publishing import check_replaceable, publish
-from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_precision
+from treadle.target.options import (
+    CompileOptions,
+    parse_construction,
+    parse_convolution,
+    parse_precision,
+    parse_weights,
+)
 from treadle.tools.arguments import complete, read_inputs, shapes_of_call
 from treadle.tools.bisect_search import (
     IMPORT,
@@ -178,6 +186,7 @@ def _case(args: argparse.Namespace) -> Case:
     shapes = _shapes(args.shape, {} if is_ir_file(path) else given.shapes)
     request = CompileRequest(path, target, shapes, constants=given.constants)
     module = with_names(lowered_module(request, "import"))
+    GraphQuantizeWeightsPass(parse_weights(args.weights)).apply(treadle_context(), module)
     tensors = _tensors(module)
     names = [tensor.name for tensor in tensors]
     for name in given.arrays:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from treadle.errors import TreadleError
 from treadle.support.lazy import lazy_module
-from treadle.target.options import CompileOptions, parse_convolution
+from treadle.target.options import CompileOptions, parse_convolution, parse_weights
 from treadle.tools.arguments import parse_shapes, read_constants
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def _explain(args: argparse.Namespace) -> None:
     """Runs the pipeline up to the fusion, which prints its decisions."""
     target = api.resolve_target(args.target or "cpu")
     algorithm = parse_convolution(args.convolution, target.kind)
-    options = CompileOptions(args.precision or "f32", explain_fusion=True, convolution=algorithm)
+    options = CompileOptions(
+        args.precision or "f32", explain_fusion=True, convolution=algorithm, weights=parse_weights(args.weights)
+    )
     shapes = parse_shapes(args.shape)
     request = compile_request.CompileRequest(
         Path(args.model), target, shapes, options=options, constants=read_constants(args.input)
@@ -85,7 +87,13 @@ def _memory(args: argparse.Namespace) -> Memory:
     target, shapes = args.target or "cpu", parse_shapes(args.shape)
     constants, precision = read_constants(args.input), args.precision or "f32"
     with api.compile(
-        Path(args.model), target, shapes, constants=constants, precision=precision, convolution=args.convolution
+        Path(args.model),
+        target,
+        shapes,
+        constants=constants,
+        precision=precision,
+        weights=args.weights,
+        convolution=args.convolution,
     ) as model:
         return model.memory
 

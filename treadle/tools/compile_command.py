@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
 from treadle.support.publishing import check_replaceable, publish
 from treadle.target import Target
-from treadle.target.options import CompileOptions, parse_construction, parse_convolution
+from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_weights
 from treadle.tools.arguments import parse_shapes, parse_states, read_constants
 from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
@@ -76,7 +77,19 @@ def compile_command(args: argparse.Namespace) -> int:
     kernels = [name for name in model.manifest.files if name.endswith((".c", ".cu"))]
     size = sum((output / name).stat().st_size for name in model.manifest.files)
     print(f"{args.output}: {len(kernels)} units of {model.target} code, {size / 1e6:.1f} MB")
+    _print_weights(model.manifest.weights)
     return 0
+
+
+def _print_weights(weights: Mapping[str, str]) -> None:
+    """What quantising the weights did; nothing where they are as the model has them."""
+    if weights:
+        before, after = (int(weights[key]) / 1e6 for key in ("bytes_before", "bytes"))
+        print(
+            f"weights of {weights['matrices']} products in {weights['kind']}: {before:.2f} MB became {after:.2f} MB; "
+            f"error {weights['rms_error']} (root mean square, of the weights'), at most {weights['largest_error']} of "
+            f"a matrix's largest weight"
+        )
 
 
 def _compiled(
@@ -84,7 +97,7 @@ def _compiled(
 ) -> CompiledModel:
     return compile(
         args.model, target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
-        convolution=args.convolution, states=parse_states(args.states),
+        weights=args.weights, convolution=args.convolution, states=parse_states(args.states),
         trace_dir=trace, database=args.database, construct=args.construct, after=args.after,
         explain_fusion=args.explain_fusion, progress=progress,
     )  # fmt: skip
@@ -104,6 +117,7 @@ def _write_library(args: argparse.Namespace, output: Path, shapes: Shapes, trace
         publish(output, write, replace=_holds_a_library)
     size = sum(path.stat().st_size for path in output.iterdir())
     print(f"{args.output}: {', '.join(sorted(path.name for path in output.iterdir()))}, {size / 1e6:.1f} MB")
+    _print_weights(model.manifest.weights)
     return 0
 
 
@@ -117,8 +131,9 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
         algorithm = parse_convolution(args.convolution, target.kind)
         construction = parse_construction(args.construct)
         options = CompileOptions(
-            args.precision or "f32", args.explain_fusion, _database(args.database), algorithm, construction
-        )
+            args.precision or "f32", args.explain_fusion, _database(args.database), algorithm, construction,
+            parse_weights(args.weights),
+        )  # fmt: skip
         request = compile_request.CompileRequest(
             Path(args.model),
             target,

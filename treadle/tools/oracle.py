@@ -9,7 +9,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,15 @@ from treadle.compiler.request import is_ir_file, read_module
 from treadle.dialects.graph.dtypes import is_float_dtype, numpy_dtype
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import KernelOp
+from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 from treadle.frontends.onnx.inputs import constant_inputs
 from treadle.frontends.onnx.loader import load_model
+from treadle.passes.graph.graph_quantize_weights import GraphQuantizeWeightsPass
 from treadle.shapes.constants import Constants
 from treadle.support.lazy import lazy_module
-from treadle.target.options import Precision
+from treadle.target.options import CompileOptions, Precision, Weights
 
 if TYPE_CHECKING:
     from onnx import reference
@@ -101,9 +103,15 @@ class Definition:
 
     @classmethod
     def of_file(
-        cls, path: Path, inputs: Mapping[str, Array], precision: Precision = "f32", constants: Constants | None = None
+        cls,
+        path: Path,
+        inputs: Mapping[str, Array],
+        precision: Precision = "f32",
+        constants: Constants | None = None,
+        weights: Weights = CompileOptions.weights,
     ) -> Definition:
-        """The definition of a model in a file of ONNX or IR, its inputs by name; raises what reading it raises.
+        """The definition of a model in a file of ONNX or IR, its inputs by name, with its weights quantised as they are
+        when it is compiled; raises what reading it raises.
 
         IR is its own definition as far as stage `schedule`: later stages have none but the kernels themselves.
         """
@@ -112,6 +120,7 @@ class Definition:
             _check_has_definitions(module, path)
         else:
             module = import_model(path, {name: array.shape for name, array in inputs.items()}, constants)
+        GraphQuantizeWeightsPass(weights).apply(treadle_context(), module)
         names = _names(module, "input_names")
         return cls(module, [inputs[name] for name in names], precision)
 
@@ -174,12 +183,17 @@ def _no_reference(who: str, error: Exception, path: Path) -> NoReferenceError:
 
 @dataclass(frozen=True)
 class Check:
-    """A model's outputs, and those of `peer`, compared with its definition. `refusals` say why others have none."""
+    """A model's outputs, and those of `peer`, compared with its definition. `refusals` say why others have none.
+
+    distances: where weights were quantised, how far each output is from the model with float weights: the root mean
+        square of differences divided by that of the values. They are no part of the verdict.
+    """
 
     own: Sequence[Comparison]
     reference: Sequence[Comparison] = ()
     refusals: Sequence[str] = ()
     peer: str = ""
+    distances: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def agrees(self) -> bool:
@@ -195,28 +209,43 @@ def check_model(
     constants: Mapping[str, Array] = MappingProxyType({}),
     *,
     evaluator: bool = False,
+    weights: Weights = CompileOptions.weights,
 ) -> Check:
     """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition.
 
     constants: values of the inputs that the compiled model does not take, as `treadle.compile` was given them
     evaluator: whether ONNX's reference evaluator, which may take minutes for large convolutions, stands in where ONNX
         Runtime has no outputs
+    weights: the definition has them quantised so; the peers are compared with the one that has floats
 
     Neither has any where the file is IR. Raises what reading the model raises.
     """
     definition = Definition.of_file(path, inputs, precision, constants)
     expected = definition.outputs()
-    own, refusals = compare_all(outputs, expected), list[str]()
+    stored = (
+        Definition.of_file(path, inputs, precision, constants, weights).outputs() if weights != "float" else expected
+    )
+    own, refusals = compare_all(outputs, stored), list[str]()
+    distances = {} if stored is expected else {name: _distance(outputs[name], expected[name][0]) for name in expected}
     peers: list[tuple[str, Reference]] = [] if is_ir_file(path) else [(RUNTIME, reference_outputs)]
     if peers and evaluator:
         peers.append((EVALUATOR, evaluator_outputs))
     fed = {**inputs, **fed_constants(path, constants)} if peers else inputs
     for name, peer in peers:
         try:
-            return Check(own, compare_reference(path, fed, definition, expected, peer), refusals, name)
+            reference = compare_reference(path, fed, definition, expected, peer)
+            return Check(own, reference, refusals, name, distances)
         except NoReferenceError as error:
             refusals.append(error.message)
-    return Check(own, refusals=refusals)
+    return Check(own, refusals=refusals, distances=distances)
+
+
+def _distance(output: Array, expected: Bounded) -> float:
+    """The root mean square of differences, divided by that of the expected values."""
+    exact = np.asarray(expected.value, np.float64)
+    with np.errstate(all="ignore"):
+        square = float(np.sum(np.square(output.astype(np.float64) - exact)))
+        return math.sqrt(square / (float(np.sum(np.square(exact))) or 1.0)) if np.isfinite(square) else math.inf
 
 
 def fed_constants(path: Path, constants: Mapping[str, Array]) -> dict[str, Array]:

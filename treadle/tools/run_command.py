@@ -20,7 +20,7 @@ from treadle.shapes.constants import Constants
 from treadle.shapes.dim import Shapes
 from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
-from treadle.target.options import DEVICES, parse_precision
+from treadle.target.options import DEVICES, parse_precision, parse_weights
 from treadle.tools.arguments import (
     Given,
     check_of_model,
@@ -92,7 +92,7 @@ def _packaged(path: Path, given: Given, args: argparse.Namespace) -> CompiledMod
     """The compiled model in a folder; TreadleError for an option that only the .onnx file could follow."""
     asked = {
         "--check": args.check, "--shape": args.shape, "--target": args.target, "--precision": args.precision,
-        "--convolution": args.convolution, "--states": args.states,
+        "--weights": args.weights, "--convolution": args.convolution, "--states": args.states,
         "--database": args.database, "--construct": args.construct, "--from": args.after,
         "--explain-fusion": args.explain_fusion,
     }  # fmt: skip
@@ -116,6 +116,7 @@ def _compiled(shapes: Shapes, constants: Constants, args: argparse.Namespace, pr
         constants=constants,
         states=parse_states(args.states),
         precision=args.precision or "f32",
+        weights=args.weights,
         convolution=args.convolution,
         database=args.database,
         construct=args.construct,
@@ -180,7 +181,8 @@ def _check(
     path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array], constants: dict[str, Array]
 ) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
-    check = oracle.check_model(path, inputs, outputs, parse_precision(model.manifest.precision), constants)
+    precision, weights = parse_precision(model.manifest.precision), model.manifest.weights.get("kind")
+    check = oracle.check_model(path, inputs, outputs, precision, constants, weights=parse_weights(weights))
     _print_comparisons(check)
     for refusal in check.refusals:
         print(f"{refusal}; the definition alone was compared with")
@@ -190,6 +192,8 @@ def _check(
 def _print_comparisons(check: oracle.Check, where: str = "") -> None:
     for result in check.own:
         print(f"{where}{result}")
+    for name, distance in check.distances.items():
+        print(f"{where}{name}: {distance:.3g} from the model with float weights (relative, in the root mean square)")
     for result in check.reference:
         print(f"{where}{check.peer}: {result}", flush=True)
 
@@ -197,11 +201,12 @@ def _print_comparisons(check: oracle.Check, where: str = "") -> None:
 def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> int:
     """The same at corners and other points of a model's range, then what was compared with what."""
     points, precision = points_of(model.symbols, seed), parse_precision(model.manifest.precision)
+    weights = parse_weights(model.manifest.weights.get("kind"))
     peers, refusals, status = dict[str, None](), dict[str, None](), 0
     for values in points:
         inputs = inputs_at(model.inputs, values, given.arrays, seed)
         outputs = model.run(inputs)
-        check = oracle.check_model(path, inputs, outputs, precision, given.constants, evaluator=True)
+        check = oracle.check_model(path, inputs, outputs, precision, given.constants, evaluator=True, weights=weights)
         _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values.items()) + ": ")
         peers |= {check.peer: None} if check.peer else {}
         refusals |= dict.fromkeys(check.refusals)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from treadle.support.lazy import lazy_module
 from treadle.support.version import __version__
 from treadle.target import TARGETS
-from treadle.target.options import CONSTRUCTIONS, CONVOLUTIONS, DEVICES, PRECISIONS, CompileOptions
+from treadle.target.options import CONSTRUCTIONS, CONVOLUTIONS, DEVICES, PRECISIONS, WEIGHTS, CompileOptions
 from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
 
@@ -186,6 +186,7 @@ def _add_compiled_call(parser: argparse.ArgumentParser) -> None:
     """What a model is compiled for, and its inputs."""
     _add_target(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_weights(parser)
     _add_convolution(parser)
     _add_database(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for random inputs (default 0)")
@@ -370,6 +371,14 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights", choices=WEIGHTS,
+        help="store the constant matrices of products in 4 or 8 bits and a scale for 32 of them, or in bf16; "
+        f"default {CompileOptions.weights}, as the model has them",
+    )  # fmt: skip
+
+
 def _add_convolution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--convolution", choices=CONVOLUTIONS,
@@ -381,6 +390,7 @@ def _add_convolution(parser: argparse.ArgumentParser) -> None:
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     # No default here, either.
     parser.add_argument("--precision", choices=PRECISIONS, help="of products, convolutions and attention; default f32")
+    _add_weights(parser)
     _add_convolution(parser)
     parser.add_argument(
         "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not (on stderr)"

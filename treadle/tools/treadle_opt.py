@@ -26,7 +26,7 @@ from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import parse_passes
 from treadle.support.lazy import lazy_module
 from treadle.target import Target
-from treadle.target.options import CONVOLUTIONS, PRECISIONS, CompileOptions, parse_convolution
+from treadle.target.options import CONVOLUTIONS, PRECISIONS, WEIGHTS, CompileOptions, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
 from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
@@ -63,6 +63,9 @@ class TreadleOptMain(xDSLOptMain):
         group.add_argument("--to", metavar="STAGE", help=f"the last stage to run; one of {', '.join(STAGE_NAMES)}")
         group.add_argument("--from", dest="after", metavar="STAGE", help="what left an input that does not name it")
         group.add_argument("--precision", choices=PRECISIONS, default="f32", help="of products; default f32")
+        group.add_argument(
+            "--weights", choices=WEIGHTS, default="float", help="as products store theirs; default float"
+        )
         group.add_argument("--convolution", choices=CONVOLUTIONS, help=f"of CPUs; default {CompileOptions.convolution}")
         group.add_argument(
             "--explain-fusion", action="store_true", help="say which neighbours share a kernel, and why not"
@@ -102,6 +105,7 @@ class TreadleOptMain(xDSLOptMain):
         asked = (
             staged
             or self.args.precision != "f32"
+            or self.args.weights != "float"
             or self.args.convolution is not None
             or (self.args.explain_fusion and not passes)
         )
@@ -147,7 +151,7 @@ class TreadleOptMain(xDSLOptMain):
                 after=self.args.after, to=self.args.to, instruments=[timing, *self._instruments(prog)],
                 options=CompileOptions(
                     self.args.precision, self.args.explain_fusion,
-                    convolution=parse_convolution(self.args.convolution, self._target.kind),
+                    convolution=parse_convolution(self.args.convolution, self._target.kind), weights=self.args.weights,
                 ),
             )  # fmt: skip
             record_stage(prog, self.args.to or STAGE_NAMES[-1])

@@ -41,6 +41,17 @@ def loops(lanes: int, name: str) -> str:
     )
 
 
+TABLE = np.linspace(-3.75, 3.75, 16, dtype=np.float32)
+
+
+def lookup(lanes: int) -> str:
+    v = f"v{lanes}"
+    return (
+        f"void lookup_{lanes}(const int *x, float *y, long n) {{ for (long i = 0; i < n; i += {lanes}) "
+        f"*({v}f_u *)&y[i] = treadle_lookup_{v}f(({v}i)*(const {v}i_u *)&x[i], {', '.join(f'{e}f' for e in TABLE)}); }}"
+    )
+
+
 def rounding(lanes: int) -> str:
     v = f"v{lanes}f"
     return (
@@ -52,7 +63,7 @@ def rounding(lanes: int) -> str:
 @pytest.fixture(scope="module", params=BUILDS, ids="-".join)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     functions = [loops(lanes, kind) for lanes in (4, 8, 16) for kind in TYPES]
-    text = "\n".join([*functions, *map(rounding, (4, 8, 16))])
+    text = "\n".join([*functions, *map(rounding, (4, 8, 16)), *map(lookup, (4, 8, 16))])
     return library_of(text, request.param, tmp_path_factory.mktemp("bytes"))
 
 
@@ -81,6 +92,12 @@ def test_floats_become_the_nearest_bytes(library: ctypes.CDLL, name: str, lanes:
     np.testing.assert_array_equal(call(library, f"narrow_{name}_{lanes}", x, dtype), wanted)
     np.testing.assert_array_equal(call(library, f"whole_{name}_{lanes}", x, np.int32), wanted)
     np.testing.assert_array_equal(call(library, f"again_{name}_{lanes}", x, np.int32), wanted)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_the_low_four_bits_name_an_entry(library: ctypes.CDLL, lanes: int) -> None:
+    x = np.resize(np.concatenate([np.arange(-40, 40), [2**31 - 1, -(2**31)]]).astype(np.int32), 96)
+    np.testing.assert_array_equal(call(library, f"lookup_{lanes}", x, np.float32), TABLE[x & 15])
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])

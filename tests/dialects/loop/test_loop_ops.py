@@ -49,6 +49,13 @@ VALUES = """
 %w, %z, %short = "test.op"() : () -> (vector<16xf32>, vector<16xf32>, vector<8xi1>)
 """
 
+NUMBERS = '%n = "test.op"() : () -> vector<16xi32>\n'
+
+
+def table(entries: int) -> str:
+    return f"[{', '.join(f'{entry}.5' for entry in range(entries))}]"
+
+
 TILES = """
 %G, %S = "test.op"() : () -> (memref<64x64xf16>, memref<2x64x32xf16, #loop.space<shared>>)
 %W = "test.op"() : () -> memref<64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
@@ -133,6 +140,7 @@ GOOD = [
     VALUES + "%r = loop.lane_compare ogt, %w, %z : vector<16xf32>",
     VALUES + "%r = loop.lane_select %m, %w, %z : vector<16xf32>",
     VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<16xui8>",
+    NUMBERS + f"%r = loop.lane_lookup %n in {table(16)} : vector<16xi32> to vector<16xf32>",
     VALUES + "%r = loop.strided_load %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
     VALUES + "%r = loop.strided_load %B[%i] by -196 where %m else %z : memref<64xf32>, vector<16xf32>",
     VALUES + "loop.strided_store %w, %A[%i, %j] by 2 : memref<64x8xf32>, vector<16xf32>",
@@ -223,6 +231,15 @@ REJECTED = [
     (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<16xi32>", "expected i8 or ui8"),
     (VALUES + "%r = loop.lane_convert %m : vector<16xi1> to vector<16xi32>", "expected a vector of i8, ui8, i32, f32"),
     (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to f32", "expected a vector, got f32"),
+    (NUMBERS + f"%r = loop.lane_lookup %n in {table(8)} : vector<16xi32> to vector<16xf32>", "8 entries: expected 16"),
+    (
+        NUMBERS + f"%r = loop.lane_lookup %n in {table(16)} : vector<16xi32> to vector<8xf32>",
+        "expected lanes of i32 to as",
+    ),
+    (
+        VALUES + f"%r = loop.lane_lookup %w in {table(16)} : vector<16xf32> to vector<16xf32>",
+        "expected lanes of i32 to as",
+    ),
     (VALUES + "%r = loop.lane_mask %i, %j : vector<16xf32>", "a mask is a vector of i1 of rank 1, not vector<16xf32>"),
     (
         VALUES + "%r = loop.strided_load %A[%i] by 2 : memref<64x8xf32>, vector<16xf32>",

@@ -74,3 +74,12 @@ def test_numbers_that_are_no_constants_stay() -> None:
     graph = Graph(random(2, 16), RANDOM.integers(0, 16, (8, 16)).astype(np.uint8))
     b = graph.add(TransposeOp(graph.add(CastOp(graph[1], f32)), [1, 0]))
     assert bytes_of_weights(graph, graph.add(MatmulOp(graph[0], b))) == 0
+
+
+def test_bytes_hold_neighbours_of_a_block_however_many_blocks_there_are() -> None:
+    graph = Graph(random(1, 32))
+    numbers = RANDOM.integers(0, 16, (4, 8, 4)).astype(np.uint8)
+    y = graph.add(MatmulOp(graph[0], matrix(graph, numbers, np.array(8, np.int32), random(4, 8, 1))))
+    module = assert_same_values(graph, [y], PASSES, tolerance=1e-6)
+    shapes = [constant_array(op).shape for op in module.walk() if isinstance(op, ConstantOp)]
+    assert (1, 8, 2, 4) in shapes

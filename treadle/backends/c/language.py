@@ -51,7 +51,7 @@ _OF_MASKS = {"lanes", "mask", "on"}
 _VECTOR_ONLY = {
     "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "mask", "on", "select_where",
     "load_where", "store_where", "load_strided", "load_strided_where", "load_splat", "load_splat_where",
-    "store_strided", "store_strided_where", "transpose",
+    "store_strided", "store_strided_where", "transpose", "lookup",
 }  # fmt: skip
 
 

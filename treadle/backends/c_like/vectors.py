@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from treadle.backends.c_like.language import FLOAT_COMPARISONS, Precedence
 from treadle.backends.c_like.scalars import constant_integer, splat_number
 from treadle.backends.c_like.values import Text, Values, Writers, relation
-from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
+from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneLookupOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
 
 
 class Vectors:
@@ -28,6 +28,7 @@ class Vectors:
             (LaneCompareOp, self._lane_compare),
             (LaneSelectOp, self._lane_select),
             (LaneConvertOp, self._lane_convert),
+            (LaneLookupOp, self._lane_lookup),
             (StridedLoadOp, self._strided_load),
             (vector.BroadcastOp, self._broadcast),
             (vector.ExtractOp, self._extract),
@@ -73,6 +74,11 @@ class Vectors:
         if isinstance(inner, LaneConvertOp) and cast(VectorType, inner.source.type).element_type == f32:
             return Text(self._language.clamped(self._values.at(inner.source), source, target))
         return Text(self._language.converted(self._values.at(op.source), source, target))
+
+    def _lane_lookup(self, op: LaneLookupOp) -> Text:
+        function = self._language.function("lookup", op.result.type)
+        entries = ", ".join(self._language.literal(f32, entry) for entry in op.entries())
+        return Text(f"{function}({self._values.at(op.source)}, {entries})")
 
     def _strided_load(self, op: StridedLoadOp) -> Text:
         type = op.result.type

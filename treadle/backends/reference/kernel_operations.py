@@ -19,6 +19,7 @@ from treadle.dialects.loop import (
     WARP,
     LaneCompareOp,
     LaneConvertOp,
+    LaneLookupOp,
     LaneMaskOp,
     LaneSelectOp,
     RoundTf32Op,
@@ -213,6 +214,8 @@ def vector_expression(op: Operation) -> str | None:
         return f"{{0}} {_COMPARISONS[op.kind.data]} {{1}}"
     if isinstance(op, LaneConvertOp):
         return f"converted({{0}}, {dtype_name(op.result.type)})"
+    if isinstance(op, LaneLookupOp):
+        return f"np.array({list(op.entries())}, np.float32)[{{0}} & 15]"
     if isinstance(op, LaneSelectOp):
         return "np.where({0}, {1}, {2})"
     if isinstance(op, RoundTf32Op):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.dialects.arith import CMPF_COMPARISON_OPERATIONS
 from xdsl.dialects.builtin import (
     AnyFloat,
+    DenseArrayBase,
     IndexType,
     IntegerAttr,
     MemRefType,
@@ -162,6 +163,47 @@ class LaneConvertOp(IRDLOperation):
         if result.element_type not in targets:
             wanted = " or ".join(map(str, targets)) or f"a vector of {', '.join(map(str, LANE_CONVERSIONS))}"
             raise VerifyException(f"{source} as {result}: expected {wanted}")
+
+
+LOOKUP_ENTRIES = 16
+"""Entries of a table that `loop.lane_lookup` reads."""
+
+
+@irdl_op_definition
+class LaneLookupOp(IRDLOperation):
+    """The entry of a table of 16 floats that the low four bits of each lane name.
+
+    ```mlir
+    %y = loop.lane_lookup %x in [-8.0, -7.0, ...] : vector<16xi32> to vector<16xf32>
+    ```
+    Rejected: lanes that are not i32, a result that is not as many f32, another number of entries.
+    """
+
+    name = "loop.lane_lookup"
+    source = operand_def(VECTOR)
+    table = prop_def(DenseArrayBase.constr(f32))
+    result = result_def(VECTOR)
+    traits = traits_def(Pure())
+    assembly_format = "$source `in` $table attr-dict `:` type($source) `to` type($result)"
+
+    def __init__(self, source: SSAValue, table: Sequence[float]):
+        assert isinstance(source.type, VectorType)
+        type = VectorType(f32, source.type.get_shape())
+        super().__init__(
+            operands=[source], properties={"table": DenseArrayBase.from_list(f32, list(table))}, result_types=[type]
+        )
+
+    def entries(self) -> Sequence[float]:
+        """The table."""
+        return self.table.get_values()
+
+    def verify_(self) -> None:
+        source, result = self.source.type, self.result.type
+        assert isinstance(source, VectorType) and isinstance(result, VectorType)
+        if source.element_type != i32 or result != VectorType(f32, source.get_shape()):
+            raise VerifyException(f"{source} to {result}: expected lanes of i32 to as many of f32")
+        if len(self.table) != LOOKUP_ENTRIES:
+            raise VerifyException(f"a table of {len(self.table)} entries: expected {LOOKUP_ENTRIES}")
 
 
 # Vector accesses that upstream's `vector` lacks: with constant strides, under masks of consecutive lanes.

@@ -723,6 +723,30 @@ TREADLE_WIDE_BYTES(8)
 TREADLE_WIDE_BYTES(16)
 #undef TREADLE_WIDE_BYTES
 
+/* The entry of a table that the low four bits of each lane name. */
+typedef float treadle_table __attribute__((vector_size(64)));
+#define TREADLE_LOOKUP(lanes)                                                                        \
+    TREADLE_INLINE v##lanes##f treadle_look_up_v##lanes##f(v##lanes##i at, treadle_table table) {    \
+        v##lanes##f y;                                                                               \
+        for (int i = 0; i < lanes; i++) y[i] = table[at[i] & 15];                                    \
+        return y;                                                                                    \
+    }
+TREADLE_LOOKUP(4)
+TREADLE_LOOKUP(8)
+#if defined(__AVX512F__)
+TREADLE_INLINE v16f treadle_look_up_v16f(v16i at, treadle_table table) {
+    v16f y;
+    __asm__("vpermps %2, %1, %0" : "=v"(y) : "v"(at), "v"(table));
+    return y;
+}
+#else
+TREADLE_LOOKUP(16)
+#endif
+#undef TREADLE_LOOKUP
+#define treadle_lookup_v4f(at, ...) treadle_look_up_v4f(at, (treadle_table){__VA_ARGS__})
+#define treadle_lookup_v8f(at, ...) treadle_look_up_v8f(at, (treadle_table){__VA_ARGS__})
+#define treadle_lookup_v16f(at, ...) treadle_look_up_v16f(at, (treadle_table){__VA_ARGS__})
+
 /* Bytes of the lanes that are on, as those of floats above. */
 #define TREADLE_SOME_BYTES(lanes, bytes, type, load, store)                                          \
     TREADLE_INLINE v##lanes##bytes treadle_load_where_v##lanes##bytes(                               \
