@@ -41,7 +41,19 @@ from treadle.passes.graph.rewriting import Array, constant_of, constant_op, tens
 # Narrowing: which operators of a function work on f16 or bf16, and where values are cast.
 
 _Heavy = MatmulOp | ConvOp | ConvTransposeOp | AttentionOp
-_Mover = AppendOp | ReshapeOp | TransposeOp | SliceOp | BroadcastOp | ConcatOp | PadOp | MaskOp | GatherOp | ResizeOp | PoolOp
+_Mover = (
+    AppendOp
+    | ReshapeOp
+    | TransposeOp
+    | SliceOp
+    | BroadcastOp
+    | ConcatOp
+    | PadOp
+    | MaskOp
+    | GatherOp
+    | ResizeOp
+    | PoolOp
+)
 
 
 class Narrowing:
@@ -186,7 +198,8 @@ class GraphMixedPrecisionPass(ModulePass):
     Everything else stays f32: functions, norms, softmax, sums. So do masks of attention, and operators with a constant
     that f16 cannot hold. Operators that only move data, and maximum pooling, follow their neighbours. A value is
     rounded once, where it is computed, and all its readers take the rounded one (unless it is an input or a result of
-    the function), so that one copy is stored. A state that is appended to is kept in the narrow type. Sums inside the converted operators run in f32: that is their definition.
+    the function), so that one copy is stored. A state that is appended to is kept in the narrow type. Sums inside
+    the converted operators run in f32: that is their definition.
 
     precision: f32 changes nothing. tf32 keeps all types, and marks each matmul with `precision = "tf32"`: its operands
     may be rounded to 10 bits of mantissa by tensor cores.
