@@ -22,7 +22,7 @@ class GenAi:
     """ONNX Runtime GenAI, whose cache is one buffer of all positions."""
 
     def __init__(self, folder: str, threads: int, room: int):
-        import onnxruntime_genai  # noqa: PLC0415
+        import onnxruntime_genai  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
 
         self._library, self._room = onnxruntime_genai, room
         path = Path(folder) / "genai_config.json"

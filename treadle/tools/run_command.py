@@ -62,7 +62,7 @@ def run_command(args: argparse.Namespace) -> int:
         check_limit(args.limit, "--limit")
     with progress_bar() as progress:
         model = _packaged(path, given, args) if path.is_dir() else _compiled(shapes, given.constants, args, progress)
-        inputs = complete(model.inputs, given.arrays, args.seed)
+        inputs = _inputs(model, given, args.seed)
         if model.device == "emulator":
             progress("compiling for the emulator", 1.0)
             model.open()
@@ -135,7 +135,33 @@ def _checks(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(CHECKS) if args.sanitize else ()
 
 
+def _inputs(model: CompiledModel, given: Given, seed: int) -> dict[str, Array]:
+    """Those of a call: in their largest shapes, where states are empty."""
+    if not model.lengths:
+        return complete(model.inputs, given.arrays, seed)
+    values = {dim.name: dim.greatest for dim in model.symbols}
+    return inputs_at(model.inputs, {**values, **_empty(model)}, given.arrays, seed)
+
+
+def _empty(model: CompiledModel) -> dict[str, int]:
+    """The extents of states that hold nothing."""
+    return {dim.name: dim.least for dim in model.symbols if dim.name in model.lengths}
+
+
+def _with_states(model: CompiledModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs of the model as it is in its file, for a call whose states are empty."""
+    kept = [model.manifest.inputs[state.argument] for state in model.manifest.states]
+    values = {**{dim.name: dim.greatest for dim in model.symbols}, **_empty(model)}
+    shapes = {each.name: inputs_at([each], values, {}, 0)[each.name].shape for each in kept}
+    # The program may keep them in a narrower type.
+    return {**inputs, **{each.name: np.zeros(shapes[each.name], _WIDE.get(each.dtype, each.dtype)) for each in kept}}
+
+
+_WIDE = {"bfloat16": "float32", "float16": "float32"}
+
+
 def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:
+    model.rewind(**_empty(model))
     start = time.perf_counter()
     model.run(inputs)
     return time.perf_counter() - start
@@ -182,7 +208,9 @@ def _check(
 ) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
     precision, weights = parse_precision(model.manifest.precision), model.manifest.weights.get("kind")
-    check = oracle.check_model(path, inputs, outputs, precision, constants, weights=parse_weights(weights))
+    check = oracle.check_model(
+        path, _with_states(model, inputs), outputs, precision, constants, weights=parse_weights(weights)
+    )
     _print_comparisons(check)
     for refusal in check.refusals:
         print(f"{refusal}; the definition alone was compared with")
@@ -203,18 +231,22 @@ def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> i
     points, precision = points_of(model.symbols, seed), parse_precision(model.manifest.precision)
     weights = parse_weights(model.manifest.weights.get("kind"))
     peers, refusals, status = dict[str, None](), dict[str, None](), 0
-    for values in points:
-        inputs = inputs_at(model.inputs, values, given.arrays, seed)
+    calls = list(dict.fromkeys(tuple({**point, **_empty(model)}.items()) for point in points))
+    for values in calls:
+        inputs = inputs_at(model.inputs, dict(values), given.arrays, seed)
+        model.reset()
         outputs = model.run(inputs)
-        check = oracle.check_model(path, inputs, outputs, precision, given.constants, evaluator=True, weights=weights)
-        _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values.items()) + ": ")
+        check = oracle.check_model(
+            path, _with_states(model, inputs), outputs, precision, given.constants, evaluator=True, weights=weights
+        )
+        _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values) + ": ")
         peers |= {check.peer: None} if check.peer else {}
         refusals |= dict.fromkeys(check.refusals)
         status |= not check.agrees
     for refusal in refusals:
         print(refusal)
     ranges, others = ", ".join(map(str, model.symbols)), "".join(f", and {peer} on the model itself" for peer in peers)
-    print(f"at {len(points)} points of {ranges}: compared with the definition for each point's shapes{others}")
+    print(f"at {len(calls)} points of {ranges}: compared with the definition for each point's shapes{others}")
     return status
 
 

@@ -116,6 +116,22 @@ CACHES = {
 }
 
 
+@pytest.mark.parametrize("past", [0, 7])
+def test_a_past_of_one_extent_grows_where_all_keys_are_known_to_be_more(past: int) -> None:
+    cache = Cache(rotary=True)
+    rows = 4
+    feed: dict[str, NDArray[np.generic]] = {
+        "q": floats(1, rows, cache.width), **{name: floats(1, rows, GROUPS * SIZE) for name in ("k", "v")},
+        **{name: floats(1, GROUPS, past, SIZE) for name in ("pk", "pv")},
+    }  # fmt: skip
+    counts = {"lengths": np.array([past + rows - 1], np.int32), "total": np.array(past + rows, np.int32)}
+    oracle = onnxruntime.InferenceSession(cache.file.SerializeToString())
+    wanted = [np.asarray(each) for each in oracle.run(None, {**feed, **counts})]
+    with treadle.compile(cache.file, shapes={"s": rows, "p": past}, constants=counts) as model:
+        for got, want in zip(model(**feed), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
+
+
 SLOW = {"grows, rotary", "has room, window", "two sequences that have room"}
 
 

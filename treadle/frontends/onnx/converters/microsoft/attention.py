@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
+import numpy as np
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import matmul
-from treadle.frontends.common.extent import Extent, bound_of
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of
+from treadle.frontends.common.result_extents import symbols_in
 from treadle.frontends.common.window import concatenated
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
 from treadle.frontends.onnx.functions import converts
@@ -249,11 +251,12 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
         shapes = f"{past_k.shape} and {past_v.shape}"
         raise node.error(f"a past of {shapes}", f"[{batch}, {k.shape[1]}, past, {k.shape[3]}]")
     totals = g.add(g.cast(g.reshape(node.input(5), (batch,)), i64), 1)
+    whole = _present_extent(past_k, k, node.input(6))
     found: list[list[Tensor]] = []
     for n in range(batch):
         own = [g.narrow(x, 0, n, 1) for x in (q, k, v, past_k, past_v)]
         given = None if positions is None else g.narrow(positions, 0, n, 1)
-        found.append(how.with_past(node, g, own, g.entry(totals, 0, n), given))
+        found.append(how.with_past(node, g, own, g.entry(totals, 0, n), whole, given))
     return [g.concat(list(each), 0) for each in zip(*found, strict=True)]
 
 
@@ -275,29 +278,47 @@ class _Grouped:
         return rotated(node, g, x, rows, self.caches, self.interleaved)
 
     def with_past(
-        self, node: Node, g: GraphBuilder, operands: Sequence[Tensor], total: Tensor, positions: Tensor | None
+        self,
+        node: Node,
+        g: GraphBuilder,
+        operands: Sequence[Tensor],
+        total: Tensor,
+        whole: Symbolic,
+        positions: Tensor | None,
     ) -> list[Tensor]:
-        """One sequence of queries, keys, values, and keys and values of its past, with `total` keys in all; its result
-        and present keys and values. A first prompt has no past, and may end with padding."""
+        """One sequence of queries, keys, values, and keys and values of its past, with `total` keys in all, in tensors
+        of `whole` ones; its result and present keys and values. A first prompt has no past, and may end with padding.
+        """
         q, k, v, past_k, past_v = operands
         begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
         q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
-        k, v = _appended(g, past_k, k, begin), _appended(g, past_v, v, begin)
+        k, v = _appended(g, past_k, k, begin, whole), _appended(g, past_v, v, begin, whole)
         mask = _window(g, q, k, begin, self.window)
         y = composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
         return [joined(g, y), k, v]
 
 
-def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor) -> Tensor:
-    """Keys or values with new ones from a position on: a past of a static extent has room for them, another grows."""
-    if past.ssa in g.states:
-        return g.append(past, new, begin, 2)
+def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
+    """A past whose extent changes grows; another has room for what is new, unless all keys are known to be more."""
+    room = past.shape[2]
+    if isinstance(room, Extent):
+        return room + new.shape[2]
+    known = total.array if total.elements is None else total.elements
+    count = room if known is None else symbols_in(np.asarray(known, np.object_).reshape(1))[0]
+    return room if isinstance(count, Extent) else max(room, int(count))
+
+
+def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor, whole: Symbolic) -> Tensor:
+    """Keys or values with new ones from a position on, in a tensor of so many."""
     room, count = past.shape[2], new.shape[2]
-    whole = room + count if isinstance(room, Extent) else room
+    if past.ssa in g.states and (isinstance(room, Extent) or room == whole):
+        return g.append(past, new, begin, 2)
     places = g.sub(g.iota(whole), begin)
     inside = g.binary("and", g.binary("ge", places, 0), g.binary("lt", places, g.numbers(count)))
     fresh = g.gather(new, places, 2, laid_out=True)
-    older = g.gather(past, g.iota(whole), 2, laid_out=True) if isinstance(room, Extent) else past
+    if room == 0:
+        return fresh
+    older = past if room is whole or room == whole else g.gather(past, g.iota(whole), 2, laid_out=True)
     return g.where(g.reshape(inside, (whole, 1)), fresh, older)
 
 
