@@ -22,7 +22,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.one_kernel import has_template
-from treadle.schedules.template import Choices
+from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
@@ -88,14 +88,14 @@ class Case:
         return expected.value
 
 
-def scheduled(module: ModuleOp, choices: Choices) -> ModuleOp:
-    """The module's only group with the template's default schedule, but for some choices."""
+def scheduled(module: ModuleOp, choices: Choices, template: Template = TEMPLATE) -> ModuleOp:
+    """The module's only group with a template's default schedule, but for some choices."""
     lower(treadle_context(), module, CPU, after="graph", to="fuse")
     (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
     (anchor,) = [op for op in fused.walk() if isinstance(op, AttentionOp)]
-    knobs = {**TEMPLATE.default(anchor, CPU), **choices}
-    TEMPLATE.check(anchor, knobs, CPU, "here")
-    fused.schedule = UseAttr.get(TEMPLATE.name, knobs)
+    knobs = {**template.default(anchor, CPU), **choices}
+    template.check(anchor, knobs, CPU, "here")
+    fused.schedule = UseAttr.get(template.name, knobs)
     return module
 
 
