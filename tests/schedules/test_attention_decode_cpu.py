@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import cycle
 
-import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from tests.helpers.program_batch import CompiledProgram, compile_programs, print_program
 from tests.schedules.attention_cases import Array, Sizes
-from tests.schedules.test_attention_cpu import CPU, TARGET, scheduled
+from tests.schedules.test_attention_cpu import TARGET, scheduled
 from tests.schedules.test_attention_lengths import Case
 from treadle.dialects.schedule import Choice
 from treadle.schedules.templates import TEMPLATES

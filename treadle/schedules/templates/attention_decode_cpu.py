@@ -19,6 +19,7 @@ from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number
+from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_tile import (
     key_range,
     mask_element,
@@ -61,14 +62,21 @@ class AttentionDecodeCpu(Template):
         return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        return isinstance(anchor, AttentionOp) and _is_default(anchor, target)
+        """For fewer queries than a vector has lanes, and for more where `attention_cpu` has no default, since its
+        scores of that many keys exceed the cache.
+
+        `python -m benchmarks.decode_attention 12/12x1x64 12/12x8x64 14/2x1x64 14/2x8x64 14/2x12x64 14/2x16x64
+        14/2x64x64 32/8x1x128 32/8x8x128 32/8x16x128 --used 1024 --threads 1` on a Xeon with AVX-512: 282, 484, 76, 311,
+        417, 642, 2161, 430, 1602 and 2762 us with this kernel, 482, 555, 433, 542, 613, 711, 2026, 1803, 2370 and 2600
+        with `attention_cpu`, whose vectors are of 16 queries."""
+        if not isinstance(anchor, AttentionOp) or _default(anchor, target) is None:
+            return False
+        return anchor.shape[-2] < target.lanes or not AttentionCpu().has_default(anchor, target)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)
         # A decision by hand may ask for the kernel where it is no default.
-        queries = min(anchor.shape[-2], _MOST_QUERIES)
-        width = ceil(anchor.shape[-1] / target.lanes)
-        return {"queries": queries, "vectors": _VECTORS, "columns": min(_COLUMNS, width)}
+        return _default(anchor, target) or _choices(anchor, target, 1)
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Keys are transposed by vectors that lie apart: what is computed there is computed element by element, which
@@ -123,11 +131,23 @@ _COLUMNS = 4
 """Vectors of a default tile of scores, and of the result."""
 
 
-def _is_default(anchor: AttentionOp, target: Target) -> bool:
-    """For fewer queries than a vector has lanes, whose scores stay in the second cache."""
-    template = AttentionDecodeCpu()
-    _, used, allowed = _cached(anchor, template.default(anchor, target), target)
-    return anchor.shape[-2] < target.lanes and used <= allowed
+def _choices(anchor: AttentionOp, target: Target, queries: int) -> dict[str, Choice]:
+    return {
+        "queries": queries,
+        "vectors": _VECTORS,
+        "columns": min(_COLUMNS, ceil(anchor.shape[-1] / target.lanes)),
+    }
+
+
+def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
+    """The most queries whose scores stay in the second cache, evened out; None where those of one do not."""
+    m = anchor.shape[-2]
+    for most in range(_MOST_QUERIES, 0, -1):
+        choices = _choices(anchor, target, ceil(m / ceil(m / most)))
+        _, used, allowed = _cached(anchor, choices, target)
+        if used <= allowed:
+            return choices
+    return None
 
 
 def _shared_heads(anchor: AttentionOp) -> int:
@@ -207,6 +227,11 @@ class _DecodeKernel:
         seen = seen.max(1) if may_see_none(self.offset) else seen
         return seen.min(self.length)
 
+    def _steps(self, each: int) -> Index:
+        """Steps of so many keys that cover those that the block reads. That they are not more than cover all keys is
+        said for those who count work."""
+        return ((self.visible + (each - 1)) // each).min(ceil(self.n / each))
+
     def _padded(self, tile: int) -> int:
         """The block's rows, in whole tiles."""
         return ceil(self.rows.number / tile) * tile
@@ -243,7 +268,7 @@ class _DecodeKernel:
         largest = b.alloc("largest", [self._padded(self.rows.scored), self.lanes], f32)
         with b.loop("r", self._padded(self.rows.scored)) as r, self._lanes() as i:
             b.store(b.constant(-inf, f32), largest, [r, i])
-        whole = self.visible // self.keys
+        whole = (self.visible // self.keys).min(self.n // self.keys)
         with b.loop("tile", whole) as tile:
             self._tile(tile * self.keys, query, scores, largest, whole=True)
         with b.when(self.visible % self.keys > 0):
@@ -286,9 +311,7 @@ class _DecodeKernel:
             ends = (None, None if whole else self.visible)
             score = b.add(score, mask_element(b, self.anchor, head, query, key, ends))
         hidden = b.constant(-inf, f32)
-        if self.is_causal and self.queries > 1:
-            score = b.select(key <= query + self.offset, score, hidden)
-        elif self.is_causal and not whole and may_see_none(self.offset):
+        if (self.is_causal and self.queries > 1) or (self.is_causal and not whole and may_see_none(self.offset)):
             score = b.select(key <= query + self.offset, score, hidden)
         return score if whole else b.select(key < self.visible, score, hidden)
 
@@ -297,7 +320,7 @@ class _DecodeKernel:
         where there are none."""
         b = self.b
         shares = b.alloc("shares", [self._padded(self.rows.scored)], f32)
-        vectors = (self.visible + (self.lanes - 1)) // self.lanes
+        vectors = self._steps(self.lanes)
         with b.loop("r", self.rows.number) as r:
             part, total = (b.alloc(name, [self.lanes], f32) for name in ("part", "total"))
             with self._lanes() as i:
@@ -322,9 +345,9 @@ class _DecodeKernel:
         sums = b.alloc("sums", [rows, padded], f32)
         with b.loop("r", rows) as r, self._lanes(padded // self.lanes) as i:
             b.store(b.constant(0, f32), sums, [r, i])
-        with b.loop("chunk", (self.visible + (_CHUNK - 1)) // _CHUNK) as chunk:
+        with b.loop("chunk", self._steps(_CHUNK)) as chunk:
             first = chunk * _CHUNK
-            keys = first, (first + _CHUNK).min(self.visible)
+            keys = first, (self.visible - first).min(min(_CHUNK, self.n))
             whole, rest = divmod(self.width, self.columns)
             if whole:
                 with b.loop("panel", whole, at_once=1) as panel:
@@ -347,7 +370,10 @@ class _DecodeKernel:
         return [e < used] if used % self.lanes else []
 
     def _panel(self, weights: SSAValue, sums: SSAValue, keys: tuple[Index, Index], column: Index, used: int) -> None:
-        """Adds the products of a chunk's weights and values to some columns of the sums, tile by tile."""
+        """Adds the products of a chunk's weights and values to some columns of the sums, tile by tile.
+
+        keys: the first one, and how many
+        """
         b, height = self.b, self.rows.weighted
         each = repeat(height, ceil(used / self.lanes) * self.lanes)
         with b.loop("part", self._padded(height) // height, at_once=1) as part:
@@ -355,8 +381,9 @@ class _DecodeKernel:
             acc = b.alloc("acc", [height, each.shape[1]], f32)
             with b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 b.store(b.load(sums, [row + r, column + e]), acc, [r, e])
-            first, last = keys
-            with b.loop("n", last, begin=first) as n, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
+            first, count = keys
+            with b.loop("n", count) as k, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
+                n = first + k
                 inside = all_of(self._inside(e, used))
                 zero = None if inside is None else b.constant(0, f32)
                 value = b.load(b.inputs[2], [*self.head, n, column + e], inside, zero)
