@@ -25,8 +25,8 @@ from treadle.support.extensions import watch
 TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
-        AttentionDecodeCpu(),
         AttentionCpu(),
+        AttentionDecodeCpu(),
         MatmulCpu(),
         MatmulTilesCpu(),
         ConvTilesCpu(),

@@ -19,7 +19,6 @@ from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
 from treadle.schedules.register_tile import MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number
-from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_tile import (
     key_range,
     mask_element,
@@ -62,16 +61,14 @@ class AttentionDecodeCpu(Template):
         return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        """For fewer queries than a vector has lanes, and for more where `attention_cpu` has no default, since its
-        scores of that many keys exceed the cache.
+        """Where scores stay in the cache. `attention_cpu`, which is tried before, takes at least as many queries as a
+        vector has lanes, unless its scores of that many keys exceed the cache.
 
         `python -m benchmarks.decode_attention 12/12x1x64 12/12x8x64 14/2x1x64 14/2x8x64 14/2x12x64 14/2x16x64
         14/2x64x64 32/8x1x128 32/8x8x128 32/8x16x128 --used 1024 --threads 1` on a Xeon with AVX-512: 282, 484, 76, 311,
         417, 642, 2161, 430, 1602 and 2762 us with this kernel, 482, 555, 433, 542, 613, 711, 2026, 1803, 2370 and 2600
         with `attention_cpu`, whose vectors are of 16 queries."""
-        if not isinstance(anchor, AttentionOp) or _default(anchor, target) is None:
-            return False
-        return anchor.shape[-2] < target.lanes or not AttentionCpu().has_default(anchor, target)
+        return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)
