@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, inf, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32, i32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AttentionOp
-from treadle.dialects.loop import KernelOp
+from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_builder
@@ -29,6 +30,8 @@ from treadle.schedules.templates.attention_tile import (
 from treadle.target import Target
 
 _MOST_QUERIES = 8
+_MOST_PARTS = 64
+_LOWEST = -3.4028234663852886e38
 _CHUNK = 128
 """Keys whose values all rows of a block are multiplied by before the next ones: they stay in the caches."""
 
@@ -52,6 +55,9 @@ class AttentionDecodeCpu(Template):
         Knob("queries", tuple(range(1, _MOST_QUERIES + 1)), "queries of each head that a block computes"),
         Knob("vectors", tuple(range(1, MOST_VECTORS + 1)), "vectors of keys of a tile of scores"),
         Knob("columns", tuple(range(1, MOST_VECTORS + 1)), "vectors of a value of a tile of the result"),
+        Knob(
+            "parts", tuple(range(1, _MOST_PARTS + 1)), "blocks that share out the keys of a head; the last one adds up"
+        ),
     )
 
     def fits(self, anchor: Anchor) -> bool:
@@ -73,7 +79,7 @@ class AttentionDecodeCpu(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)
         # A decision by hand may ask for the kernel where it is no default.
-        return _default(anchor, target) or _choices(anchor, target, 1)
+        return _default(anchor, target) or {**_choices(anchor, target, 1), "parts": 1}
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Keys are transposed by vectors that lie apart: what is computed there is computed element by element, which
@@ -106,12 +112,14 @@ class AttentionDecodeCpu(Template):
             "queries": min(number(choices, "queries"), m),
             "vectors": min(number(choices, "vectors"), ceil(n / target.lanes)),
             "columns": min(number(choices, "columns"), ceil(anchor.shape[-1] / target.lanes)),
+            "parts": number(choices, "parts"),
         }
 
     def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
-        """One query and all that a block may have, in tiles of up to four vectors."""
+        """One query and all that a block may have, in tiles of up to four vectors, with the default's parts."""
+        assert isinstance(anchor, AttentionOp)
         tried = [
-            {"queries": queries, "vectors": vectors, "columns": columns}
+            {"queries": queries, "vectors": vectors, "columns": columns, "parts": _parts(anchor, target, queries)}
             for queries in (1, _MOST_QUERIES)
             for vectors in (1, 2, 3, 4)
             for columns in (1, 2, 3, 4)
@@ -123,6 +131,8 @@ class AttentionDecodeCpu(Template):
         return _DecodeKernel(anchor, choices, target).build(name)
 
 
+_FEWEST_KEYS = 128
+"""Keys of a part."""
 _VECTORS = 2
 _COLUMNS = 4
 """Vectors of a default tile of scores, and of the result."""
@@ -133,14 +143,24 @@ def _choices(anchor: AttentionOp, target: Target, queries: int) -> dict[str, Cho
         "queries": queries,
         "vectors": _VECTORS,
         "columns": min(_COLUMNS, ceil(anchor.shape[-1] / target.lanes)),
+        "parts": _parts(anchor, target, queries),
     }
 
 
+def _parts(anchor: AttentionOp, target: Target, queries: int) -> int:
+    """Parts of the keys of which every core has one, and each `_FEWEST_KEYS` or more; 1 where there are enough
+    blocks."""
+    blocks = _shared_heads(anchor) * ceil(anchor.shape[-2] / queries)
+    return max(1, min(target.cores // blocks, anchor.scores_shape[-1] // _FEWEST_KEYS, _MOST_PARTS))
+
+
 def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
-    """The most queries whose scores stay in the second cache, evened out; None where those of one do not."""
+    """As many queries as a block may have, evened out, and more parts where the scores of these exceed the second
+    cache; None where those of the most parts do."""
     m = anchor.shape[-2]
-    for most in range(_MOST_QUERIES, 0, -1):
-        choices = _choices(anchor, target, ceil(m / ceil(m / most)))
+    choices = _choices(anchor, target, ceil(m / ceil(m / _MOST_QUERIES)))
+    for parts in range(number(choices, "parts"), _MOST_PARTS + 1):
+        choices["parts"] = parts
         _, used, allowed = _cached(anchor, choices, target)
         if used <= allowed:
             return choices
@@ -157,7 +177,8 @@ def _cached(anchor: AttentionOp, choices: Choices, target: Target) -> tuple[str,
     tile = _Rows.of(anchor, choices, target)
     assert isinstance(anchor.q.type, TensorType)
     keys = number(choices, "vectors") * target.lanes
-    columns = ceil(anchor.scores_shape[-1] / keys) * keys + anchor.q.type.get_shape()[-1] + anchor.shape[-1]
+    tiles = ceil(ceil(anchor.scores_shape[-1] / keys) / number(choices, "parts"))
+    columns = tiles * keys + anchor.q.type.get_shape()[-1] + anchor.shape[-1]
     return "bytes of scores, queries and results", 4 * tile.number * columns, target.l2_bytes // 2
 
 
@@ -181,6 +202,14 @@ class _Rows:
         return _Rows(rows, scored, weighted)
 
 
+@dataclass(frozen=True)
+class _Weighed:
+    """Of each row the largest score of a block, and the sum of its weights, in buffers."""
+
+    peaks: SSAValue
+    totals: SSAValue
+
+
 class _DecodeKernel:
     """Writes the kernel of one attention."""
 
@@ -194,28 +223,37 @@ class _DecodeKernel:
         self.keys, self.columns = (number(choices, knob) * target.lanes for knob in ("vectors", "columns"))
         self.is_causal = bool(anchor.causal.value.data)
         self.shared = anchor.k.type.get_shape()[:-2]
+        self.parts = number(choices, "parts")
+        self.most_tiles = ceil(ceil(self.n / self.keys) / self.parts)
         self.b = kernel_builder(anchor.operands, anchor.type)
 
     def build(self, name: str) -> KernelOp:
         b, anchor = self.b, self.anchor
         heads = prod(self.shared)
+        self.unit, self.part = b.block // self.parts, b.block % self.parts
         # Heads change fastest, so that a call of fewer queries has the first blocks.
-        self.first_query = (b.block // heads) * self.queries
-        self.head = (b.block % heads).delinearize(self.shared) if self.shared else []
+        self.first_query = (self.unit // heads) * self.queries
+        self.head = (self.unit % heads).delinearize(self.shared) if self.shared else []
         self.length, self.offset = key_range(b, anchor)
         self.visible = self._visible()
+        self.first_tile, self.last_tile = self._tiles()
+        self.last_key = (self.last_tile * self.keys).min(self.visible)
         query = self._packed_queries()
         scores = b.alloc("scores", [self._padded(self.rows.scored), ceil(self.n / self.keys) * self.keys], f32)
         largest = self._scores(query, scores)
-        shares = self._weigh(scores, largest)
-        self._multiply(scores, shares)
+        weighed = self._weigh(scores, largest)
+        sums = self._multiply(scores)
+        if self.parts == 1:
+            self._store(weighed.totals, lambda r, e: b.load(sums, [r, e]))
+        else:
+            self._add_up(weighed, sums, ceil(self.m / self.queries) * heads)
         kind = "causal attention" if self.is_causal else "attention"
         comment = f"{kind} of {self.m} queries of {self.size} elements, {self.n} keys and values of {self.width}"
-        blocks = heads * ceil(self.m / self.queries)
+        blocks = heads * ceil(self.m / self.queries) * self.parts
         return b.kernel(name, anchor.operands, anchor.type, blocks, 1, comment)
 
     def _visible(self) -> Index:
-        """Keys that the block reads."""
+        """Keys that the blocks of these rows read."""
         b = self.b
         if not self.is_causal:
             return b.index(self.length)
@@ -224,10 +262,26 @@ class _DecodeKernel:
         seen = seen.max(1) if may_see_none(self.offset) else seen
         return seen.min(self.length)
 
-    def _steps(self, each: int) -> Index:
-        """Steps of so many keys that cover those that the block reads. That they are not more than cover all keys is
-        said for those who count work."""
-        return ((self.visible + (each - 1)) // each).min(ceil(self.n / each))
+    def _tiles(self) -> tuple[Index, Index]:
+        """The first of the block's tiles of keys, and the one behind its last: an even part of those that are read."""
+        tiles = ((self.visible + (self.keys - 1)) // self.keys).min(ceil(self.n / self.keys))
+        if self.parts == 1:
+            return self.b.index(0), tiles
+        each = (tiles + (self.parts - 1)) // self.parts
+        first = self.part * each
+        return first.min(tiles), (first + each).min(tiles)
+
+    @contextmanager
+    def _loop(self, name: str, ends: tuple[Index, Index], bound: int, each: int = 1) -> Generator[Index]:
+        """A loop over what the block takes of a range below a bound, `each` steps a tile."""
+        first, last = ends
+        if self.parts == 1:
+            with self.b.loop(name, last.min(bound)) as i:
+                yield i
+            return
+        # That no number reaches the bound, and how many there are at most, is said for proofs and for predictions.
+        with self.b.loop(name, (last - first).max(0).min(self.most_tiles * each)) as i:
+            yield (first + i).min(bound - 1)
 
     def _padded(self, tile: int) -> int:
         """The block's rows, in whole tiles."""
@@ -265,10 +319,13 @@ class _DecodeKernel:
         largest = b.alloc("largest", [self._padded(self.rows.scored), self.lanes], f32)
         with b.loop("r", self._padded(self.rows.scored)) as r, self._lanes() as i:
             b.store(b.constant(-inf, f32), largest, [r, i])
-        whole = (self.visible // self.keys).min(self.n // self.keys)
-        with b.loop("tile", whole) as tile:
-            self._tile(tile * self.keys, query, scores, largest, whole=True)
-        with b.when(self.visible % self.keys > 0):
+        whole = self.visible // self.keys
+        bound = self.n // self.keys
+        if bound:
+            with self._loop("tile", (self.first_tile, whole.min(self.last_tile)), bound) as tile:
+                self._tile(tile * self.keys, query, scores, largest, whole=True)
+        here = [whole < self.last_tile, *([self.first_tile <= whole] if self.parts > 1 else [])]
+        with b.when(all_of(here)):
             self._tile(whole * self.keys, query, scores, largest, whole=False)
         return largest
 
@@ -312,55 +369,110 @@ class _DecodeKernel:
             score = b.select(key <= query + self.offset, score, hidden)
         return score if whole else b.select(key < self.visible, score, hidden)
 
-    def _weigh(self, scores: SSAValue, largest: SSAValue) -> SSAValue:
-        """Scores become weights, of which the largest is 1; gives by what the weighted values are to be multiplied: 0
-        where there are none."""
-        b = self.b
-        shares = b.alloc("shares", [self._padded(self.rows.scored)], f32)
-        vectors = self._steps(self.lanes)
+    def _weigh(self, scores: SSAValue, largest: SSAValue) -> _Weighed:
+        """Scores become weights, of which the largest of the block's is 1; gives that score and the sum of each row."""
+        b, rows = self.b, self._padded(self.rows.scored)
+        weighed = _Weighed(b.alloc("peaks", [rows], f32), b.alloc("totals", [rows], f32))
+        per_tile = self.keys // self.lanes
+        last = (self.last_key + (self.lanes - 1)) // self.lanes
         with b.loop("r", self.rows.number) as r:
             part, total = (b.alloc(name, [self.lanes], f32) for name in ("part", "total"))
             with self._lanes() as i:
                 b.store(b.load(largest, [r, i]), part, [i])
                 b.store(b.constant(0, f32), total, [i])
-            most = b.fold_vector("max", part, self.lanes)
-            with b.loop("v", vectors) as v, self._lanes() as lane:
+            peak = b.fold_vector("max", part, self.lanes)
+            b.store(peak, weighed.peaks, [r])
+            # A part that hides all its keys from a row has weights of 0 there.
+            most = peak if self.parts == 1 else b.binary("max", peak, b.constant(_LOWEST, f32))
+            ends = self.first_tile * per_tile, last
+            bound = ceil(self.n / self.keys) * per_tile
+            with self._loop("v", ends, bound, per_tile) as v, self._lanes() as lane:
                 place = [r, v * self.lanes + lane]
                 weight = b.math("exp", b.binary("sub", b.load(scores, place), most))
                 b.store(weight, scores, place)
                 b.store(b.add(b.load(total, [lane]), weight), total, [lane])
-            share = b.binary("div", b.constant(1, f32), b.fold_vector("add", total, self.lanes))
-            b.store(share_of_keys(b, self.length, share), shares, [r])
-        return shares
+            b.store(b.fold_vector("add", total, self.lanes), weighed.totals, [r])
+        return weighed
 
     # Values
 
-    def _multiply(self, weights: SSAValue, shares: SSAValue) -> None:
+    def _multiply(self, weights: SSAValue) -> SSAValue:
         """The weighted values: chunks of keys by all rows and columns, whose sums wait in a buffer."""
-        b, rows = self.b, self._padded(self.rows.weighted)
-        padded = ceil(self.width / self.lanes) * self.lanes
+        b, rows, padded = self.b, self._padded(self.rows.weighted), self._columns
         sums = b.alloc("sums", [rows, padded], f32)
         with b.loop("r", rows) as r, self._lanes(padded // self.lanes) as i:
             b.store(b.constant(0, f32), sums, [r, i])
-        with b.loop("chunk", self._steps(_CHUNK)) as chunk:
-            first = chunk * _CHUNK
-            keys = first, (self.visible - first).min(min(_CHUNK, self.n))
+        begin = self.first_tile * self.keys
+        chunks = ((self.last_key - begin).max(0) + (_CHUNK - 1)) // _CHUNK
+        with b.loop("chunk", chunks.min(ceil(self.most_tiles * self.keys / _CHUNK))) as chunk:
+            first = begin + chunk * _CHUNK
+            keys = first, (self.last_key - first).min(min(_CHUNK, self.n))
             whole, rest = divmod(self.width, self.columns)
             if whole:
                 with b.loop("panel", whole, at_once=1) as panel:
                     self._panel(weights, sums, keys, panel * self.columns, self.columns)
             if rest:
                 self._panel(weights, sums, keys, b.index(whole * self.columns), rest)
-        with b.loop("r", self.rows.number) as r, self._lanes(padded // self.lanes) as e:
+        return sums
+
+    @property
+    def _columns(self) -> int:
+        """Elements of a row of the result, in whole vectors."""
+        return ceil(self.width / self.lanes) * self.lanes
+
+    def _add_up(self, weighed: _Weighed, sums: SSAValue, units: int) -> None:
+        """Every part stores its rows; the last block of a head to arrive adds them up, always in the parts' order."""
+        b, rows = self.b, self.rows.number
+        shape = [units, self.parts, rows]
+        peaks, totals = (b.alloc(f"part_{name}", shape, f32, Space.DEVICE) for name in ("peaks", "totals"))
+        parts = b.alloc("part_sums", [*shape, self._columns], f32, Space.DEVICE)
+        with b.loop("r", rows) as r:
+            place = [self.unit, self.part, r]
+            b.store(b.load(weighed.peaks, [r]), peaks, place)
+            b.store(b.load(weighed.totals, [r]), totals, place)
+            with self._lanes(self._columns // self.lanes) as e:
+                b.store(b.load(sums, [r, e]), parts, [*place, e])
+        last = b.arrive(b.alloc("counters", [units], i32, Space.ZEROED), self.unit, self.parts)
+        last.name_hint = "last"
+        with b.when(last):
+            merged = b.alloc("merged", [rows, self._columns], f32)
+            total = b.alloc("all_totals", [rows], f32)
+            with b.loop("r", rows) as r:
+                largest = b.fold(
+                    "p", self.parts, b.constant(_LOWEST, f32),
+                    lambda p, peak: b.binary("max", peak, b.load(peaks, [self.unit, p, r])),
+                )  # fmt: skip
+                b.store(b.constant(0, f32), total, [r])
+                with self._lanes(self._columns // self.lanes) as e:
+                    b.store(b.constant(0, f32), merged, [r, e])
+                with b.loop("p", self.parts) as p:
+                    place = [self.unit, p, r]
+                    factor = b.math("exp", b.binary("sub", b.load(peaks, place), largest))
+                    b.store(b.add(b.load(total, [r]), b.mul(factor, b.load(totals, place))), total, [r])
+                    with self._lanes(self._columns // self.lanes) as e:
+                        added = b.mul(factor, b.load(parts, [*place, e]))
+                        b.store(b.add(b.load(merged, [r, e]), added), merged, [r, e])
+            self._store(total, lambda r, e: b.load(merged, [r, e]))
+
+    def _store(self, totals: SSAValue, sum: Callable[[Index, Index], Scalar]) -> None:
+        """Sums divided by those of the weights; 0 where no key exists, NaN where all are hidden."""
+        b = self.b
+        with b.loop("r", self.rows.number) as r:
             head, query = self._place(r)
-            share = b.load(shares, [r])
-            value = b.mul(b.load(sums, [r, e]), share)
-            if self.anchor.guard.value.data:
-                value = b.select(b.binary("ne", share, share), b.constant(0, f32), value)
-            own = self.first_query + r // self.anchor.group_size
-            exists = [own < self.m] if self.m % self.queries else []
-            where = all_of([*exists, *self._inside(e, self.width)])
-            b.store(value, b.output, [*head, query if not exists else own, e], where)
+            total = b.load(totals, [r])
+            share = b.binary("div", b.constant(1, f32), total)
+            if self.parts > 1:
+                # A sum of 0 divided by itself.
+                share = b.binary("div", b.binary("div", total, total), total)
+            share = share_of_keys(b, self.length, share)
+            with self._lanes(self._columns // self.lanes) as e:
+                value = b.mul(sum(r, e), share)
+                if self.anchor.guard.value.data:
+                    value = b.select(b.binary("ne", share, share), b.constant(0, f32), value)
+                own = self.first_query + r // self.anchor.group_size
+                exists = [own < self.m] if self.m % self.queries else []
+                where = all_of([*exists, *self._inside(e, self.width)])
+                b.store(value, b.output, [*head, query if not exists else own, e], where)
 
     def _inside(self, e: Index, used: int) -> list[Predicate]:
         """When a column exists; nothing where all of its vector do."""
