@@ -77,8 +77,8 @@ class Size:
         shapes |= dict.fromkeys(("k", "v"), (1, self.groups, ROOM, self.size))
         numbers = {name: tensor_type("int64", ()) for name in ("length", "past")}
         entry = Entry({name: tensor_type("float32", shape) for name, shape in shapes.items()} | numbers)
-        operands = (entry[name] for name in ("q", "k", "v"))
-        op = AttentionOp(*operands, None, entry["length"], entry["past"], scale=self.size**-0.5, causal=True)
+        q, k, v = (entry[name] for name in ("q", "k", "v"))
+        op = AttentionOp(q, k, v, None, entry["length"], entry["past"], scale=self.size**-0.5, causal=True)
         *_, result = [entry.add(step) for step in ([op] if whole else written_out(op))]
         if not whole:
             op.erase()

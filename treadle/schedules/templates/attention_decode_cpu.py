@@ -45,8 +45,10 @@ class AttentionDecodeCpu(Template):
     stay in the second cache, so that the softmax is exact. Keys beyond a length, and those that causality hides from
     all rows of a block, are not read.
 
-    Source: heads of a group together are Shazeer's multi-query attention (arXiv 1911.02150), section 3, and Ainslie et
-    al., GQA (arXiv 2305.13245).
+    Keys may be shared out to `parts` blocks, each with its own largest scores, sums and weighted values.
+
+    Source: Shazeer, "Fast Transformer Decoding" (arXiv 1911.02150), section 3, and Ainslie et al., GQA (arXiv
+    2305.13245), for heads that share keys; Dao et al., "Flash-Decoding for long-context inference" (2023), for parts.
     """
 
     name: ClassVar[str] = "attention_decode_cpu"
