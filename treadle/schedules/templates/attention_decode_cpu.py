@@ -32,6 +32,7 @@ from treadle.target import Target
 _MOST_QUERIES = 8
 _MOST_PARTS = 64
 _LOWEST = -3.4028234663852886e38
+"""Of f32."""
 _CHUNK = 128
 """Keys whose values all rows of a block are multiplied by before the next ones: they stay in the caches."""
 
@@ -114,7 +115,7 @@ class AttentionDecodeCpu(Template):
             "queries": min(number(choices, "queries"), m),
             "vectors": min(number(choices, "vectors"), ceil(n / target.lanes)),
             "columns": min(number(choices, "columns"), ceil(anchor.shape[-1] / target.lanes)),
-            "parts": number(choices, "parts"),
+            "parts": min(number(choices, "parts"), ceil(n / target.lanes)),
         }
 
     def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
@@ -212,6 +213,15 @@ class _Weighed:
     totals: SSAValue
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Keys whose values are multiplied before the next ones: the first, the column of its weights, and how many."""
+
+    first: Index
+    column: Index
+    count: Index
+
+
 class _DecodeKernel:
     """Writes the kernel of one attention."""
 
@@ -241,7 +251,10 @@ class _DecodeKernel:
         self.first_tile, self.last_tile = self._tiles()
         self.last_key = (self.last_tile * self.keys).min(self.visible)
         query = self._packed_queries()
-        scores = b.alloc("scores", [self._padded(self.rows.scored), ceil(self.n / self.keys) * self.keys], f32)
+        columns = self.most_tiles * self.keys
+        # Chunks of a part may overhang it, as far as is proved.
+        columns = columns if self.parts == 1 else ceil(columns / _CHUNK) * _CHUNK
+        scores = b.alloc("scores", [self._padded(self.rows.scored), columns], f32)
         largest = self._scores(query, scores)
         weighed = self._weigh(scores, largest)
         sums = self._multiply(scores)
@@ -274,16 +287,17 @@ class _DecodeKernel:
         return first.min(tiles), (first + each).min(tiles)
 
     @contextmanager
-    def _loop(self, name: str, ends: tuple[Index, Index], bound: int, each: int = 1) -> Generator[Index]:
-        """A loop over what the block takes of a range below a bound, `each` steps a tile."""
+    def _loop(self, name: str, ends: tuple[Index, Index], bound: int, each: int = 1) -> Generator[tuple[Index, Index]]:
+        """A loop over what the block takes of a range below a bound, `each` steps a tile: the number in the range, and
+        from the block's first one on."""
         first, last = ends
         if self.parts == 1:
             with self.b.loop(name, last.min(bound)) as i:
-                yield i
+                yield i, i
             return
         # That no number reaches the bound, and how many there are at most, is said for proofs and for predictions.
         with self.b.loop(name, (last - first).max(0).min(self.most_tiles * each)) as i:
-            yield (first + i).min(bound - 1)
+            yield (first + i).min(bound - 1), i
 
     def _padded(self, tile: int) -> int:
         """The block's rows, in whole tiles."""
@@ -324,15 +338,22 @@ class _DecodeKernel:
         whole = self.visible // self.keys
         bound = self.n // self.keys
         if bound:
-            with self._loop("tile", (self.first_tile, whole.min(self.last_tile)), bound) as tile:
-                self._tile(tile * self.keys, query, scores, largest, whole=True)
+            with self._loop("tile", (self.first_tile, whole.min(self.last_tile)), bound) as (tile, own):
+                self._tile((tile * self.keys, own * self.keys), query, scores, largest, whole=True)
         here = [whole < self.last_tile, *([self.first_tile <= whole] if self.parts > 1 else [])]
         with b.when(all_of(here)):
-            self._tile(whole * self.keys, query, scores, largest, whole=False)
+            own = whole if self.parts == 1 else (whole - self.first_tile).max(0).min(self.most_tiles - 1)
+            self._tile((whole * self.keys, own * self.keys), query, scores, largest, whole=False)
         return largest
 
-    def _tile(self, first: Index, query: SSAValue, scores: SSAValue, largest: SSAValue, *, whole: bool) -> None:
-        """The scores of all rows with a tile of keys, of which those from `visible` on do not count."""
+    def _tile(
+        self, begin: tuple[Index, Index], query: SSAValue, scores: SSAValue, largest: SSAValue, *, whole: bool
+    ) -> None:
+        """The scores of all rows with a tile of keys, of which those from `visible` on do not count.
+
+        begin: the tile's first key, and the column of its scores
+        """
+        first, column = begin
         b, height = self.b, self.rows.scored
         key = b.alloc("key", [self.size, self.keys], f32)
         with b.loop("d", self.size) as d, self._lanes(self.keys // self.lanes) as i:
@@ -355,7 +376,7 @@ class _DecodeKernel:
             ):
                 i = v * self.lanes + lane
                 score = self._score(b.load(acc, [r, i]), row + r, first + i, whole=whole)
-                b.store(score, scores, [row + r, first + i])
+                b.store(score, scores, [row + r, column + i])
                 b.store(b.binary("max", b.load(largest, [row + r, lane]), score), largest, [row + r, lane])
 
     def _score(self, product: SSAValue, row: Index, key: Index, *, whole: bool) -> SSAValue:
@@ -388,7 +409,7 @@ class _DecodeKernel:
             most = peak if self.parts == 1 else b.binary("max", peak, b.constant(_LOWEST, f32))
             ends = self.first_tile * per_tile, last
             bound = ceil(self.n / self.keys) * per_tile
-            with self._loop("v", ends, bound, per_tile) as v, self._lanes() as lane:
+            with self._loop("v", ends, bound, per_tile) as (_, v), self._lanes() as lane:
                 place = [r, v * self.lanes + lane]
                 weight = b.math("exp", b.binary("sub", b.load(scores, place), most))
                 b.store(weight, scores, place)
@@ -408,7 +429,7 @@ class _DecodeKernel:
         chunks = ((self.last_key - begin).max(0) + (_CHUNK - 1)) // _CHUNK
         with b.loop("chunk", chunks.min(ceil(self.most_tiles * self.keys / _CHUNK))) as chunk:
             first = begin + chunk * _CHUNK
-            keys = first, (self.last_key - first).min(min(_CHUNK, self.n))
+            keys = _Chunk(first, chunk * _CHUNK, (self.last_key - first).min(min(_CHUNK, self.n)))
             whole, rest = divmod(self.width, self.columns)
             if whole:
                 with b.loop("panel", whole, at_once=1) as panel:
@@ -480,11 +501,8 @@ class _DecodeKernel:
         """When a column exists; nothing where all of its vector do."""
         return [e < used] if used % self.lanes else []
 
-    def _panel(self, weights: SSAValue, sums: SSAValue, keys: tuple[Index, Index], column: Index, used: int) -> None:
-        """Adds the products of a chunk's weights and values to some columns of the sums, tile by tile.
-
-        keys: the first one, and how many
-        """
+    def _panel(self, weights: SSAValue, sums: SSAValue, keys: _Chunk, column: Index, used: int) -> None:
+        """Adds the products of a chunk's weights and values to some columns of the sums, tile by tile."""
         b, height = self.b, self.rows.weighted
         each = repeat(height, ceil(used / self.lanes) * self.lanes)
         with b.loop("part", self._padded(height) // height, at_once=1) as part:
@@ -492,13 +510,11 @@ class _DecodeKernel:
             acc = b.alloc("acc", [height, each.shape[1]], f32)
             with b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 b.store(b.load(sums, [row + r, column + e]), acc, [r, e])
-            first, count = keys
-            with b.loop("n", count) as k, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
-                n = first + k
+            with b.loop("n", keys.count) as k, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 inside = all_of(self._inside(e, used))
                 zero = None if inside is None else b.constant(0, f32)
-                value = b.load(b.inputs[2], [*self.head, n, column + e], inside, zero)
-                weight = b.load(weights, [(row + r).min(self.rows.number - 1), n])
+                value = b.load(b.inputs[2], [*self.head, keys.first + k, column + e], inside, zero)
+                weight = b.load(weights, [(row + r).min(self.rows.number - 1), keys.column + k])
                 b.store(b.add(b.load(acc, [r, e]), b.mul(weight, value)), acc, [r, e])
             with b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 b.store(b.load(acc, [r, e]), sums, [row + r, column + e])
