@@ -113,12 +113,14 @@ def default_of(sizes: Sizes, target: str) -> Mapping[str, Choice] | None:
 
 
 def test_defaults() -> None:
-    """Up to eight queries, evened out; parts where there are fewer heads of keys than cores, or where all scores of a
-    block exceed the cache."""
+    """A tile of keys or more, and up to eight queries, evened out; parts where there are fewer heads of keys than
+    cores, or where all scores of a block exceed the cache."""
+    target = "avx512{cores=8 l2_bytes=2097152}"
     for queries, keys, wanted, parts in (
-        (1, 1024, 1, 4), (8, 1024, 8, 4), (9, 1024, 5, 2), (1, 130, 1, 1), (8, 30000, 8, 7), (8, 400000, None, 0),
+        (1, 31, None, 0), (1, 32, 1, 1), (1, 1024, 1, 4), (8, 1024, 8, 4), (9, 1024, 5, 2), (1, 130, 1, 1),
+        (8, 30000, 8, 7), (8, 400000, None, 0),
     ):  # fmt: skip
-        found = default_of(Sizes((), 14, 2, queries, keys, 64, 64), "avx512{cores=8 l2_bytes=2097152}")
+        found = default_of(Sizes((), 14, 2, queries, keys, 64, 64), target)
         assert (None if found is None else (found["queries"], found["parts"])) == (wanted and (wanted, parts))
 
 
