@@ -74,11 +74,12 @@ class AttentionDecodeCpu(Template):
         takes at least as many queries as a vector has lanes, unless its scores of that many keys exceed the cache.
 
         `python -m benchmarks.decode_attention 12/12x1x64 12/12x8x64 14/2x1x64 14/2x8x64 14/2x12x64 14/2x16x64
-        14/2x64x64 32/8x1x128 32/8x8x128 32/8x16x128 --used 1024 --threads 1` on a Xeon with AVX-512, in three runs while
-        other jobs ran: 289, 484, 77, 311, 417, 642, 2161, 430, 1602 and 2762 us with this kernel, 482, 555, 433, 542, 613, 711, 2026, 1803, 2370 and 2600
-        with `attention_cpu`, whose vectors are of 16 queries. The time of the products and the softmax divided by this
-        kernel's, with as many keys as there are: 0.5 and 0.6 with 8 and 12 keys, 1.1 with 16, 12 heads and 8 or 12
-        queries; with 32 keys 1.7, 1.4, 1.1 and 1.1 for 1, 4, 8 and 15 queries; with 64 and 128 keys 1.1 to 2.1."""
+        14/2x64x64 32/8x1x128 32/8x8x128 32/8x16x128 --used 1024 --threads 1` on a Xeon with AVX-512, in three runs
+        while other jobs ran: 289, 484, 77, 311, 417, 642, 2161, 430, 1602 and 2762 us with this kernel, 482, 555, 433,
+        542, 613, 711, 2026, 1803, 2370 and 2600 with `attention_cpu`, whose vectors are of 16 queries. The time of the
+        products and the softmax divided by this kernel's, 12 heads: 0.6 and 0.5 with 8 and 12 keys and as many queries,
+        1.1 with 16 keys and 8 queries; with 32 keys 1.7, 1.4, 1.1 and 1.1 for 1, 4, 8 and 15 queries; with 64 and 128
+        keys 1.1 to 2.1."""
         if not isinstance(anchor, AttentionOp) or anchor.scores_shape[-1] < _VECTORS * target.lanes:
             return False
         return _default(anchor, target) is not None
