@@ -38,6 +38,7 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.graph_decompose_attention import written_out
 from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.template import Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 from treadle.target.host import host_target
@@ -152,8 +153,8 @@ def quartiles(ratios: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(each, 3) for each in quantiles(ratios, n=4))
 
 
-def built(module: ModuleOp, wanted: Mapping[str, Choice] | None) -> tuple[str, Program]:
-    """The library of a program, with a schedule of the template if one is wanted, and what running it takes."""
+def built(module: ModuleOp, wanted: Mapping[str, Choice] | None, template: Template = _TEMPLATE) -> tuple[str, Program]:
+    """The library of a program, with a schedule of a template if one is wanted, and what running it takes."""
     target, context = host_target(), treadle_context()
     for step in passes_behind("graph-decompose-attention", target):
         step.apply(context, module)
@@ -161,9 +162,9 @@ def built(module: ModuleOp, wanted: Mapping[str, Choice] | None) -> tuple[str, P
     if wanted is not None:
         (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
         anchor = anchor_of(fused)
-        choices = {**_TEMPLATE.default(anchor, target), **wanted}
-        _TEMPLATE.check(anchor, choices, target, "the benchmark's choices")
-        fused.schedule = UseAttr.get(_TEMPLATE.name, choices)
+        choices = {**template.default(anchor, target), **wanted}
+        template.check(anchor, choices, target, "the benchmark's choices")
+        fused.schedule = UseAttr.get(template.name, choices)
     lower(context, module, target, after="fuse")
     library = build_library([*print_kernels(module), print_host(module)], target=target)
     return str(library), read_program(module)

@@ -43,6 +43,7 @@ RUNS: Sequence[tuple[Sanitizer, str, Sequence[str]]] = (
             "tests/passes/schedule/test_dispatch.py",
             "tests/schedules/nest/test_nest_kernels.py",
             "tests/schedules/test_attention_cpu.py",
+            "tests/schedules/test_attention_decode_cpu.py",
             "tests/schedules/test_attention_lengths.py",
             "tests/schedules/test_conv_tiles_cpu.py",
             "tests/schedules/test_matmul_cpu.py",
@@ -57,6 +58,7 @@ RUNS: Sequence[tuple[Sanitizer, str, Sequence[str]]] = (
         EVERY_RUN,
         (
             *("tests/backends/c/test_thread_pool.py", "tests/test_run_async.py", "tests/test_shared_model.py"),
+            "tests/schedules/test_attention_decode_cpu.py::test_parts_on_several_threads",
             *("-k", "not forked and not late_for_the_last_run and not emulator"),
         ),
     ),

@@ -22,7 +22,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.ir import Entry, tensor_type
 from treadle.passes.graph.one_kernel import has_template
-from treadle.schedules.template import Choices
+from treadle.schedules.template import Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.lowered import count_work
 from treadle.target import Target
@@ -88,14 +88,14 @@ class Case:
         return expected.value
 
 
-def scheduled(module: ModuleOp, choices: Choices) -> ModuleOp:
-    """The module's only group with the template's default schedule, but for some choices."""
+def scheduled(module: ModuleOp, choices: Choices, template: Template = TEMPLATE) -> ModuleOp:
+    """The module's only group with a template's default schedule, but for some choices."""
     lower(treadle_context(), module, CPU, after="graph", to="fuse")
     (fused,) = [op for op in module.walk() if isinstance(op, FusedOp)]
     (anchor,) = [op for op in fused.walk() if isinstance(op, AttentionOp)]
-    knobs = {**TEMPLATE.default(anchor, CPU), **choices}
-    TEMPLATE.check(anchor, knobs, CPU, "here")
-    fused.schedule = UseAttr.get(TEMPLATE.name, knobs)
+    knobs = {**template.default(anchor, CPU), **choices}
+    template.check(anchor, knobs, CPU, "here")
+    fused.schedule = UseAttr.get(template.name, knobs)
     return module
 
 
@@ -184,7 +184,7 @@ def test_where_it_is_the_default() -> None:
     long = [(128, keys, vectors) for keys, vectors in ((1024, 2), (3900, 2), (4200, 1), (8000, 1), (8300, None))]
     for queries, keys, vectors in (*long, (9, 128, 2), (8, 128, 1), (7, 128, None), (1, 1024, None)):
         op = attention(Sizes((), 12, 12, queries, keys, 64, 64), "float32")
-        assert TEMPLATE.has_default(op, CPU) == has_template(op, CPU) == (vectors is not None)
+        assert TEMPLATE.has_default(op, CPU) == (vectors is not None)
         if vectors is not None:
             choices = TEMPLATE.default(op, CPU)
             assert choices["vectors"] == vectors

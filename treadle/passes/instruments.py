@@ -81,8 +81,10 @@ _MEMORY = ("loop.prefetch", "loop.opaque", "loop.opaque_buffer")
 """Loads that are to be done earlier, or once more."""
 _UNIT = ("loop.multiply_tiles",)
 """The matrix unit of a CPU's core."""
+_ARRIVE = ("loop.arrive",)
+"""Counters at which the blocks of a launch arrive."""
 _BLOCKS = (
-    "loop.barrier", "loop.arrive", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
+    *_ARRIVE, "loop.barrier", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
     "loop.round_tf32",
 )  # fmt: skip
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
@@ -101,24 +103,19 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "fuse": (*_DEFINED, "graph.fused"),
     "schedule": (*_DEFINED, "graph.fused", "schedule.*"),
     "kernels cpu": (
-        *_FRAME,
-        *_CONTROL,
-        "graph.append",
-        "graph.constant",
-        "loop.kernel",
-        "loop.dispatch",
-        "task.*",
-        *_BODY,
-        *_UNIT,
+        *_FRAME, *_CONTROL, "graph.append", "graph.constant", "loop.kernel", "loop.dispatch", "task.*", *_BODY, *_UNIT,
+        *_ARRIVE,
     ),
     "kernels cuda": _GPU_KERNELS,
-    "plan cpu": (*_FRAME, *_HOST_CPU, "loop.func", "task.*", *_BODY, *_UNIT),
+    "plan cpu": (*_FRAME, *_HOST_CPU, "loop.func", "task.*", *_BODY, *_UNIT, *_ARRIVE),
     "plan cuda": (*_FRAME, *_HOST, "loop.func", "task.*", *_BODY, *_BLOCKS, *_COPIES),
-    "loops cpu": (*_FRAME, *_HOST_CPU, "loop.func", *_BODY, *_LANES, *_UNIT),
+    "loops cpu": (*_FRAME, *_HOST_CPU, "loop.func", *_BODY, *_LANES, *_UNIT, *_ARRIVE),
     "loops cuda": (*_FRAME, *_HOST, "loop.func", *_BODY, *_BLOCKS, "loop.async_copy"),
-    "lower cpu": (*_FRAME, *_HOST_CPU, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT),
+    "lower cpu": (
+        *_FRAME, *_HOST_CPU, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT, *_ARRIVE,
+    ),
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
-}
+}  # fmt: skip
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
 
 _WITH_ELEMENTS = ("graph", "define", "fuse", "schedule", "kernels")

@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, i64
+from xdsl.dialects.arith import FastMathFlagsAttr
+from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, f32, i64
+from xdsl.dialects.vector import CombiningKindAttr, CombiningKindFlag
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -218,6 +220,8 @@ def emit_reduce(b: KernelBuilder, op: ReduceOp, values: dict[SSAValue, SSAValue]
 
 
 index = IndexType()
+VECTOR_FOLDS = {"add": CombiningKindFlag.ADD, "max": CombiningKindFlag.MAXIMUMF, "min": CombiningKindFlag.MINIMUMF}
+"""Folds of the lanes of a vector of f32."""
 
 
 class KernelBuilder(DefinitionBuilder):
@@ -428,6 +432,13 @@ class KernelBuilder(DefinitionBuilder):
     def fold_lanes(self, kind: str, value: Scalar, lanes: int) -> Scalar:
         """The fold of a value over each group of consecutive lanes of a warp: see `loop.warp_reduce`."""
         return self.insert(WarpReduceOp(kind, value, lanes))
+
+    def fold_vector(self, kind: str, buffer: SSAValue, lanes: int) -> Scalar:
+        """The fold (`VECTOR_FOLDS`) of the first elements of a register buffer of f32, one vector."""
+        last = self.load_vector(buffer, VectorType(f32, [lanes]))
+        # Upstream's constructor infers a vector as the result.
+        properties = {"kind": CombiningKindAttr(VECTOR_FOLDS[kind]), "fastmath": FastMathFlagsAttr("none")}
+        return self.insert(vector.ReductionOp.create(operands=[last], result_types=[f32], properties=properties))
 
     def mma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """A warp's product of fragments, added to c: see `loop.mma`."""

@@ -1,4 +1,4 @@
-// RUN: treadle-opt %s -p graph-decompose-attention | filecheck %s
+// RUN: treadle-opt %s -p 'graph-decompose-attention{target="cpu{l2_bytes=64}"}' | filecheck %s
 
 // A length becomes masks of the values, of the scores and of the weights, whose rows of no key would be NaN.
 func.func @main(%q: tensor<2x8xf32>, %k: tensor<3x8xf32>, %v: tensor<3x5xf32>, %n: tensor<i64>) -> tensor<2x5xf32>

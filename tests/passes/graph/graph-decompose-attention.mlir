@@ -1,4 +1,4 @@
-// RUN: treadle-opt %s -p graph-decompose-attention | filecheck %s
+// RUN: treadle-opt %s -p 'graph-decompose-attention{target="cpu{l2_bytes=64}"}' | filecheck %s
 // RUN: treadle-opt %s -p graph-decompose-attention{target="sm_80"} | filecheck %s --check-prefix WHOLE
 
 func.func @main(%q: tensor<1x4x2x8xf32>, %k: tensor<1x2x3x8xf32>, %v: tensor<1x2x3x5xf32>) -> tensor<1x4x2x5xf32> {

@@ -107,7 +107,7 @@ CASES = [
     (
         decided('"gemm"'),
         INSTANTIATE,
-        "group 'product': unknown template 'gemm'; accepted: attention_cpu, attention_cuda, attention_mma",
+        "group 'product': unknown template 'gemm'; accepted: attention_cpu, attention_cuda, attention_decode_cpu",
     ),
     (
         decided('"generic_cpu", {run = 1, rows = 1}'),

@@ -28,7 +28,7 @@ from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
 from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
-from treadle.dialects.loop import MultiplyTilesOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, TransposeOp, type_of
+from treadle.dialects.loop import ArriveOp, MultiplyTilesOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, TransposeOp, type_of
 from treadle.errors import TreadleError
 
 LANES = (4, 8, 16)
@@ -172,6 +172,8 @@ class CLanguage(Language):
     def expression(self, op: Operation, values: Values) -> str | None:
         if isinstance(op, OpaqueBufferOp):
             return f"TREADLE_AGAIN_BUFFER({self.memory_type(type_of(op.buffer).element_type)}, {values.at(op.buffer)})"
+        if isinstance(op, ArriveOp):
+            return f"treadle_arrive(&{values.element(op.counters, [op.index])}, {op.count})"
         return f"TREADLE_AGAIN({values.at(op.index)})" if isinstance(op, OpaqueOp) else None
 
     def statement(self, op: Operation, values: Values) -> str | None:

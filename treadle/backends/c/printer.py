@@ -195,8 +195,7 @@ def _buffer_texts(function: Operation, constants: Mapping[SSAValue, int]) -> dic
             case "arena":
                 texts[op.buffer] = f"arena + {position}"
             case "zeroed":
-                message = "the host program has no memory that is zero between launches"
-                raise TreadleError(message, "C printer", "a GPU's kernels, whose blocks arrive at counters")
+                texts[op.buffer] = f"zeroed + {position}"
             case kind:
                 texts[op.buffer] = f"{kind}s[{position}]"
     return texts
@@ -263,11 +262,18 @@ def print_host(module: ModuleOp) -> Unit:
     lines = ["#include <stdint.h>", "", '#include "pool.h"', "", *declared, ""]
     lines += [f"static void {name}({PARAMETERS});" for name in called.values()]
     for function in hosts[::-1]:
-        body = HostFunction(function, kernels, names, called, constants).lines()
+        body = [*_zeroed(function), *HostFunction(function, kernels, names, called, constants).lines()]
         name = called.get(function.sym_name.data)
         head = f"void {ENTRY}" if name is None else f"static void {name}"
         lines += [f"{head}({PARAMETERS}) {{", *body, "}", ""]
     return Unit(ENTRY, "\n".join(lines))
+
+
+def _zeroed(function: func.FuncOp) -> list[str]:
+    """The memory that is zero between a function's launches: each caller's own, since several may run at once."""
+    buffers = [op for op in function.walk() if isinstance(op, BufferOp) and op.kind.data == "zeroed"]
+    size = max(((op.position.value.data if op.position else 0) + _bytes(op.buffer) for op in buffers), default=0)
+    return [f"    static _Thread_local char zeroed[{size}] __attribute__((aligned(64)));"] if size else []
 
 
 def has_host(module: ModuleOp) -> bool:

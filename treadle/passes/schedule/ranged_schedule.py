@@ -91,9 +91,10 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
 
     Candidates are what the templates take by default for what some points of the range compute of the anchor, without
     those that a few calls show to gain nothing (`PointTimes.gaining`). The others are predicted at every point, with
-    the rounds and the padding that they have there. Several kernels have to raise the throughput over the best single
-    one by `LEAST_GAIN`. A single one replaces the default on a GPU, where it raises the throughput by `LEAST_LOSS`; not
-    on a CPU, and not that of a template that schedules everything: docs/adr/0072 has the measurement. Of a product
+    the rounds and the padding that they have there; those of attention only where their template is the default one.
+    Several kernels have to raise the throughput over the best single one by `LEAST_GAIN`. A single one replaces the
+    default on a GPU, where it raises the throughput by `LEAST_LOSS`; not on a CPU, and not that of a template that
+    schedules everything: docs/adr/0072 has the measurement. Of a product
     whose default has a narrower last panel, one whose panels are all equal stands for it where kernels have a higher
     throughput with that. Operators of which no part is one (Winograd's convolution) have their default.
     """
@@ -105,7 +106,7 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     uses = list(dict.fromkeys([*first, *times.gaining(default, LEAST_GAIN)]))
     if len(uses) == 1:
         return default
-    table = {use: times.of_use(use) for use in uses}
+    table = {use: times.of_use(use) if use == default else times.of_other(use) for use in uses}
     if inf in table[default]:
         return default
     found = [chosen_dispatch(table, points, LEAST_GAIN, LEAST_LOSS, MOST_KERNELS, use) for use in first]
@@ -275,6 +276,20 @@ class PointTimes:
         """The seconds of a template's kernel at each point; infinite where nothing predicts it."""
         found = self._of_use(use, self.different)
         return [found[call].seconds for call in self._calls]
+
+    def of_other(self, use: UseAttr) -> list[float]:
+        """The seconds of a kernel that is not the whole anchor's default at each point. Of attention, infinite where
+        its template is not the default one of the call's part.
+
+        Kernels of few queries are predicted to be as good for many of them, which they are not: 7 heads that share keys
+        of 64 elements, 256 queries and 1,024 keys take 1.49 times as long with `attention_decode_cpu` and one query a
+        block as with `attention_cpu`, and were predicted to take 1.03 times as long (docs/adr/0079)."""
+        found = self.of_use(use)
+        if not isinstance(self.anchor, AttentionOp):
+            return found
+        templates = {call: default_template(self.instance(call), self._target) for call in self.different}
+        own = {call for call, each in templates.items() if each is not None and each.name == use.template.data}
+        return [seconds if call in own else inf for call, seconds in zip(self._calls, found, strict=True)]
 
     def of_candidate(self, candidate: Candidate, search: Task) -> AtPoints | None:
         """A candidate at the points and on the whole anchor; None where something of that is not predicted. Of nests,

@@ -3,6 +3,7 @@
 from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
+from treadle.schedules.templates.attention_decode_cpu import AttentionDecodeCpu
 from treadle.schedules.templates.attention_mma import AttentionMma
 from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
 from treadle.schedules.templates.generic_cpu import GenericCpu
@@ -25,6 +26,7 @@ TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
         AttentionCpu(),
+        AttentionDecodeCpu(),
         MatmulCpu(),
         MatmulTilesCpu(),
         ConvTilesCpu(),

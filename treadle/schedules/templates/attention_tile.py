@@ -177,7 +177,7 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) ->
     head = (b.block // parts).delinearize(batch) if batch else []
     shared_head = [*head[:-1], head[-1] // anchor.group_size] if head else []
     most_tiles = ceil(n / columns)
-    length, offset = _length(b, anchor), _offset(b, anchor)
+    length, offset = key_range(b, anchor)
     tiles = b.index(most_tiles) if isinstance(length, int) else (length + (columns - 1)) // columns
     if causal:
         seen = first_row + (offset + rows)
@@ -189,6 +189,11 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) ->
 def may_see_none(offset: Index | int) -> bool:
     """Whether a row of causal attention may be one that sees no column."""
     return not isinstance(offset, int) or offset < 0
+
+
+def key_range(b: KernelBuilder, anchor: AttentionOp) -> tuple[Index | int, Index | int]:
+    """How many keys exist, and the offset of causal rows: see `WorkTile`."""
+    return _length(b, anchor), _offset(b, anchor)
 
 
 def _length(b: KernelBuilder, anchor: AttentionOp) -> Index | int:

@@ -7,10 +7,7 @@ from contextlib import AbstractContextManager
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects import vector
-from xdsl.dialects.arith import FastMathFlagsAttr
-from xdsl.dialects.builtin import MemRefType, VectorType, f32
-from xdsl.dialects.vector import CombiningKindAttr, CombiningKindFlag
+from xdsl.dialects.builtin import MemRefType, f32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, ReduceOp
@@ -21,7 +18,7 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, Predicate, kernel_builder, narrowed
+from treadle.schedules.kernel_builder import VECTOR_FOLDS, Index, Predicate, kernel_builder, narrowed
 from treadle.schedules.row_analysis import (
     MOST_CACHED,
     Column,
@@ -38,7 +35,6 @@ from treadle.target import Target
 
 _FEWEST_LANES = 16
 _FEWEST_NEIGHBOURS = 4
-_VECTOR_FOLDS = {"add": CombiningKindFlag.ADD, "max": CombiningKindFlag.MAXIMUMF, "min": CombiningKindFlag.MINIMUMF}
 _ENOUGH = 16384
 """Elements that are worth handing to another core."""
 
@@ -154,12 +150,6 @@ def _is_computed(read: AtOp, compute: ComputeOp) -> bool:
     return isinstance(producer, ComputeOp) and producer.parent_op() is compute.parent_op()
 
 
-def _folded(value: SSAValue, kind: CombiningKindFlag) -> vector.ReductionOp:
-    """The fold of a vector's lanes; upstream's constructor infers a vector as the result."""
-    properties = {"kind": CombiningKindAttr(kind), "fastmath": FastMathFlagsAttr("none")}
-    return vector.ReductionOp.create(operands=[value], result_types=[f32], properties=properties)
-
-
 class _AlongColumns(_RowKernel):
     """Vectors of columns, row by row."""
 
@@ -220,9 +210,8 @@ class _AlongColumns(_RowKernel):
         type = part.type
         assert isinstance(type, MemRefType)
         element = type.get_element_type()
-        if element == f32 and kind in _VECTOR_FOLDS:
-            last = b.load_vector(part, VectorType(f32, [lanes]))
-            return b.insert(_folded(last, _VECTOR_FOLDS[kind]))
+        if element == f32 and kind in VECTOR_FOLDS:
+            return b.fold_vector(kind, part, lanes)
         values = [b.load(part, [n]) for n in range(lanes)]
         while len(values) > 1:
             half = len(values) // 2

@@ -895,4 +895,13 @@ TREADLE_INLINE int treadle_differ(double a, double b) { return __builtin_islessg
 #undef TREADLE_DOUBLE1
 #undef TREADLE_DOUBLE2
 
+/* Blocks that other threads run arrive at a counter: whether this one is the last, which sees what the others have stored,
+ * and resets the counter. */
+TREADLE_INLINE int treadle_arrive(int *counter, int blocks) {
+    if (__atomic_add_fetch(counter, 1, __ATOMIC_ACQ_REL) < blocks) return 0;
+    __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
+    __asm__ volatile("" ::: "memory");
+    return 1;
+}
+
 #endif
