@@ -22,7 +22,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, TensorType
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp, ReduceOp
+from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, MatmulOp, ReduceOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.dtypes import byte_width, is_float
 from treadle.dialects.graph.extents import enclosing_function, extent_below, extents_of
@@ -110,6 +110,8 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
     if moves_data(compute) or widens_data(compute):
         times = max(group.reads(compute.result).defined for group in groups)
         return f"its predicate would be tested {float(times):g} times" if worth_storing(compute, times) else ""
+    if _is_dequantised(compute):
+        return ""
     if any(group.only_moves_for(compute.result) for group in groups):
         return "a prologue that computes would make asynchronous copies wait"
     if rounds(compute) and is_compared(compute.result):
@@ -120,6 +122,15 @@ def prologue_obstacle(compute: ComputeOp, groups: Sequence[Group], target: Targe
         return ""
     kernels = f" in {len(groups)} kernels" if len(groups) > 1 else ""
     return f"each element would be computed {float(times):g} times{kernels}, which costs more than storing it"
+
+
+def _is_dequantised(compute: ComputeOp) -> bool:
+    """Whether a definition only widens constants: stored, it would be written and read anew by each call, of one row,
+    too, for which there are its constants."""
+    sources = {at.source for at in compute.reads()}
+    if not sources or not all(isinstance(source.owner, ConstantOp) for source in sources):
+        return False
+    return bytes_read(compute) < byte_width(compute.type.get_element_type())
 
 
 def ends_sums(compute: ComputeOp, groups: Sequence[Group], target: Target) -> bool:
