@@ -13,6 +13,11 @@ import numpy as np
 import treadle
 
 
+CHOSEN: dict[str, dict[str, Any]] = {
+    "f32": {}, "bf16": {"precision": "bf16"}, "int8": {"weights": "int8"}, "int4": {"weights": "int4"},
+}  # fmt: skip
+
+
 class Own:
     """A decoder compiled for prompts and steps, with its past in it."""
 
@@ -21,7 +26,7 @@ class Own:
         past = treadle.Dim("past_sequence_length", 0, room)
         total = "past_sequence_length + sequence_length"
         shapes = {"sequence_length": new, "past_sequence_length": past, "total_sequence_length": total}
-        chosen: dict[str, Any] = {} if kind == "f32" else {"weights": kind}
+        chosen = CHOSEN[kind]
         start = time.process_time()
         self._model = treadle.compile(Path(model), shapes=shapes, states="auto", threads=threads, **chosen)
         self.compiled = time.process_time() - start

@@ -105,10 +105,18 @@ TREADLE_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
     return treadle_float_to_bfloat16(treadle_double_to_odd(x));
 }
 
-/* The same bits, lane by lane. */
+/* The same bits, lane by lane. GCC 12 widens 16 lanes in two halves, which it puts together. */
+#define TREADLE_WIDE_BITS_4(x) __builtin_convertvector(x, v4u)
+#define TREADLE_WIDE_BITS_8(x) __builtin_convertvector(x, v8u)
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef short treadle_shorts __attribute__((vector_size(32)));
+#define TREADLE_WIDE_BITS_16(x) (v16u) __builtin_ia32_pmovzxwd512_mask((treadle_shorts)x, (v16i){0}, -1)
+#else
+#define TREADLE_WIDE_BITS_16(x) __builtin_convertvector(x, v16u)
+#endif
 #define TREADLE_BFLOAT16_LANES(lanes)                                                                \
     TREADLE_INLINE v##lanes##f treadle_bfloat16_to_float_v##lanes##f(v##lanes##h x) {                \
-        return (v##lanes##f)(__builtin_convertvector(x, v##lanes##u) << 16);                         \
+        return (v##lanes##f)(TREADLE_WIDE_BITS_##lanes(x) << 16);                                    \
     }                                                                                                \
     TREADLE_INLINE v##lanes##h treadle_float_to_bfloat16_v##lanes##h(v##lanes##f x) {                \
         const v##lanes##u bits = (v##lanes##u)x, no_number = (v##lanes##u)(x != x);                  \
