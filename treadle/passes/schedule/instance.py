@@ -19,6 +19,7 @@ from treadle.dialects.graph import (
     ConstantOp,
     FusedOp,
     MatmulOp,
+    PackedMatmulOp,
     ReduceOp,
     RequiredAttr,
     WholeOp,
@@ -227,6 +228,8 @@ def call_shape(anchor: Anchor, required: RequiredAttr, values: Sequence[int], *,
         needed[-1] = whole[-1]
         if len(needed) > 2:
             needed[-3] = whole[-3]
+    elif isinstance(anchor, PackedMatmulOp):
+        needed[-1] = whole[-1]  # its panels are a constant of all columns
     elif isinstance(anchor, ComputeOp):
         rows = analyse_rows(anchor)
         # Row computations go over all columns, whose masks are data.
@@ -248,7 +251,7 @@ def needed_terms(anchor: Anchor, values: Sequence[int], *, fused: bool) -> int:
 
 
 def _all_terms(anchor: Anchor) -> int:
-    if isinstance(anchor, MatmulOp):
+    if isinstance(anchor, MatmulOp | PackedMatmulOp):
         return anchor.reduction_extent
     if isinstance(anchor, AttentionOp):
         return anchor.scores_shape[-1]
@@ -265,6 +268,9 @@ def instance_of(anchor: Anchor, call: CallShape) -> Anchor:
     block, group = Block(), anchor.parent_op()
     if isinstance(anchor, MatmulOp):
         found: Anchor = _product_of(anchor, call, block, group)
+    elif isinstance(anchor, PackedMatmulOp):
+        rows = _smaller(anchor.a, (*call.shape[:-1], call.terms), block, group)
+        found = PackedMatmulOp(rows, _smaller(anchor.panels, shape_of(anchor.panels), block, group), call.shape[-1])
     elif isinstance(anchor, AttentionOp):
         found = _attention_of(anchor, call, block, group)
     elif isinstance(anchor, ComputeOp):

@@ -10,7 +10,7 @@ from math import inf, prod
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.dialects.func import FuncOp
 
-from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp
+from treadle.dialects.graph import AttentionOp, ComputeOp, FusedOp, MatmulOp, PackedMatmulOp
 from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
@@ -116,11 +116,13 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
         return throughput(table, weights, kernels)
 
     chosen = max(found, key=lambda each: together(each.kernels))
-    single = max((use for use in uses if inf not in table[use]), key=lambda use: together([use]))
-    if len(chosen.kernels) > 1 and together(chosen.kernels) > (1 + LEAST_GAIN) * together([single]):
-        return dispatch_of(chosen, points, table)
     is_product = isinstance(times.anchor, MatmulOp)
     plain = chosen.kernels[0] if is_product and len(chosen.kernels) == 1 else first[found.index(chosen)]
+    single = max((use for use in uses if inf not in table[use]), key=lambda use: together([use]))
+    if isinstance(times.anchor, PackedMatmulOp):
+        single = plain
+    if len(chosen.kernels) > 1 and together(chosen.kernels) > (1 + LEAST_GAIN) * together([single]):
+        return dispatch_of(chosen, points, table)
     if target.kind == "cpu" or TEMPLATES[default.template.data].takes_all:
         return plain
     return single if together([single]) > (1 + LEAST_LOSS) * together([plain]) else plain
@@ -220,7 +222,7 @@ class PointTimes:
     def of(cls, fused: FusedOp, points: Sequence[Point], target: Target) -> PointTimes | None:
         """None for an operator of which no part is one, and where all points need all of it."""
         anchor = anchor_of(fused)
-        if not points or not isinstance(anchor, MatmulOp | AttentionOp | ComputeOp):
+        if not points or not isinstance(anchor, MatmulOp | PackedMatmulOp | AttentionOp | ComputeOp):
             return None
         required, is_fused = required_within(fused, anchor.result), target.kind == "cpu"
         calls = [call_shape(anchor, required, point.extents, fused=is_fused) for point in points]
