@@ -12,7 +12,6 @@ import numpy as np
 
 import treadle
 
-
 CHOSEN: dict[str, dict[str, Any]] = {
     "f32": {}, "bf16": {"precision": "bf16"}, "int8": {"weights": "int8"}, "int4": {"weights": "int4"},
 }  # fmt: skip

@@ -20,6 +20,7 @@ from treadle.compiler.request import read_module
 from treadle.dialects.graph.append import states_of
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.importer import import_model
+from treadle.tools.treadle_cli import main
 
 Array = NDArray[Any]
 Feed = dict[str, Array]
@@ -276,3 +277,20 @@ def test_pairs_are_found_by_their_names() -> None:
 def test_what_is_no_state_is_refused(states: Any, message: str) -> None:
     with pytest.raises(TreadleError, match=message):
         treadle.compile(decoder(), shapes=RANGES, states=states)
+
+
+# The commands.
+
+
+def test_run_checks_a_call_on_empty_states(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(decoder().SerializeToString())
+    shapes = ["--shape", "s=1..6", "--shape", "p=0..20", "--states", "pk=nk", "--states", "pv=nv"]
+    assert main(["run", str(path), *shapes, "--check", "--repeat", "2"]) == 0
+    said = capfd.readouterr().out
+    assert "s = 6, p = 0: y: max abs error" in said and "s = 1, p = 0: ONNX Runtime: nk" in said
+    assert main(["compile", str(path), *shapes, "-o", str(tmp_path / "m")]) == 0
+    assert main(["run", str(tmp_path / "m")]) == 0
+    assert main(["run", str(tmp_path / "m"), "--states", "auto"]) == 2
+    assert main(["compile", str(path), *shapes[:4], "--states", "pk", "-o", str(tmp_path / "n")]) == 2
+    assert "cannot read 'pk'; accepted: auto, or INPUT=OUTPUT" in capfd.readouterr().err

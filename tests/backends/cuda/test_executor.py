@@ -10,7 +10,7 @@ import pytest
 
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
 from treadle.artifact.artifact import Artifact
-from treadle.artifact.manifest import Manifest, Tensor
+from treadle.artifact.manifest import Manifest, State, Tensor
 from treadle.backends import call_lock
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.open_artifact import open_program
@@ -326,3 +326,32 @@ def test_a_buffer_that_does_not_exist_is_refused(buffer: BufferRef, reason: str)
 def test_an_empty_tensor_has_no_bytes() -> None:
     assert TensorSpec("e", (0, 3), F32).num_bytes == 0
     assert TensorSpec("s", (), F32).num_bytes == 4
+
+
+# What is kept between runs.
+
+STATES = [X, TensorSpec("past", (2, 3), np.dtype(np.float32))], [Y, TensorSpec("present", (2, 3), np.dtype(np.float32))]
+KEPT = BufferRef("input", 1), BufferRef("output", 1)
+
+
+def accumulate(memory: Memory, source: int, state: int, target: int) -> None:
+    memory[state : state + 6] += memory[source : source + 6]
+    memory[target : target + 6] = memory[state : state + 6]
+
+
+def follow(memory: Memory, source: int, before: int, after: int, target: int) -> None:
+    memory[after : after + 6] = memory[before : before + 6] + memory[source : source + 6]
+    memory[target : target + 6] = memory[after : after + 6]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_states_are_kept_between_runs(in_place: bool) -> None:
+    driver = FakeDriver({"accumulate": accumulate, "follow": follow})
+    launches = [launch("accumulate", INPUT, KEPT[1], OUTPUT)] if in_place else [launch("follow", INPUT, *KEPT, OUTPUT)]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with CudaProgram(driver, launches, *STATES, states=[State(1, 1, in_place)]) as program:
+        assert program.inputs == (X,) and program.outputs == (Y,)
+        for n in range(1, 4):
+            np.testing.assert_array_equal(program.run([x])[0], n * x)
+        program.clear_states()
+        np.testing.assert_array_equal(program.run([x])[0], x)

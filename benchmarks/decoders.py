@@ -1,0 +1,167 @@
+"""Decoders of today, from configurations of transformers with random weights, generate the text that PyTorch does.
+
+    python -m benchmarks.decoders llama qwen3 gemma3
+    python -m benchmarks.decoders --hidden 1024 --steps 64
+
+The Python that runs it needs torch, onnxscript and transformers, too. Each model is exported by `torch.onnx.export`
+with its past as inputs and outputs, compiled for a range of new and of past tokens with its past as states, and fed a
+prompt and then the tokens of PyTorch's greedy text, one by one: the table has the largest difference of the logits from
+those of the model in eager mode, relative to the largest logit, the number of equal tokens, and the CPU seconds of
+compiling. The raw numbers go to `benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import transformers  # pyright: ignore[reportMissingImports]
+from rich.console import Console
+from rich.table import Table
+
+import treadle
+from benchmarks.arguments import positive
+from benchmarks.machine import describe_run, versions_of
+from benchmarks.result_files import RESULTS, write_results
+
+_CONFIGURATIONS = {
+    "llama": ("LlamaConfig", {}), "qwen2": ("Qwen2Config", {}), "qwen3": ("Qwen3Config", {"head_dim": 64}),
+    "gemma2": ("Gemma2Config", {"head_dim": 64, "sliding_window": 16, "attn_implementation": "eager"}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 64, "sliding_window": 16}), "phi3": ("Phi3Config", {"pad_token_id": 0}),
+    "mistral": ("MistralConfig", {"sliding_window": 16}), "gpt2": ("GPT2Config", {}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4}), "olmo2": ("Olmo2Config", {"pad_token_id": 0}),
+    "gpt_neox": ("GPTNeoXConfig", {}), "starcoder2": ("Starcoder2Config", {}), "granite": ("GraniteConfig", {}),
+}  # fmt: skip
+PROMPT = [5, 17, 200, 3, 9, 44, 7, 8, 1, 2, 3]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a model; `problem` says what failed, if anything did."""
+
+    model: str
+    error: float = float("nan")
+    equal: int = 0
+    in_place: int = 0
+    compiled: float = float("nan")
+    problem: str = ""
+
+
+class WithPast(torch.nn.Module):
+    """A decoder whose past are arguments and results."""
+
+    def __init__(self, model: Any, layers: int):
+        super().__init__()
+        self._model, self._layers = model, layers
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *past: torch.Tensor) -> Any:
+        pairs = [(past[2 * n], past[2 * n + 1]) for n in range(self._layers)]
+        cache = transformers.cache_utils.DynamicCache(pairs)
+        found = self._model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        kept = [each for layer in found.past_key_values.layers for each in (layer.keys, layer.values)]
+        return (found.logits, *kept)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the comparison."""
+    parser = argparse.ArgumentParser(description="Decoders of transformers against PyTorch.")
+    parser.add_argument("models", nargs="*", default=list(_CONFIGURATIONS), help=", ".join(_CONFIGURATIONS))
+    parser.add_argument("--hidden", type=positive, default=512)
+    parser.add_argument("--layers", type=positive, default=2)
+    parser.add_argument("--steps", type=positive, default=64)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    rows = [compared(name, args) for name in args.models]
+    table = Table(title=f"Decoders of {args.layers} layers and a width of {args.hidden}, {args.steps} tokens")
+    for head in ("model", "error of logits", "equal tokens", "states in place", "compile, CPU s", "problem"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        table.add_row(
+            row.model, f"{row.error:.1e}", str(row.equal), str(row.in_place), f"{row.compiled:.1f}", row.problem
+        )
+    Console(width=150).print(table)
+    settings = {**describe_run(), **versions_of(["torch", "transformers"]), "steps": args.steps}
+    print(f"written to {write_results('decoders', settings, [asdict(row) for row in rows], args.output)}")
+
+
+def compared(name: str, args: argparse.Namespace) -> Row:
+    """One model; whatever is raised on the way becomes its problem."""
+    try:
+        return _compared(name, args)
+    except Exception as error:
+        return Row(name, problem=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+
+def _compared(name: str, args: argparse.Namespace) -> Row:
+    kind, more = _CONFIGURATIONS[name]
+    sizes: dict[str, Any] = {
+        "hidden_size": args.hidden, "intermediate_size": 2 * args.hidden, "num_hidden_layers": args.layers,
+        "num_attention_heads": args.hidden // 64, "num_key_value_heads": max(1, args.hidden // 256),
+        "vocab_size": 4096, "max_position_embeddings": 512,
+    }  # fmt: skip
+    if name == "gpt2":
+        sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.hidden // 64, "vocab_size": 4096}
+    if name == "gpt_neox":
+        sizes.pop("num_key_value_heads")
+    configuration = getattr(transformers, kind)(**{**sizes, **more})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(configuration).eval()
+    text, logits = _greedy(model, args.steps)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        _export(WithPast(model, args.layers), model.config, path)
+        start = time.process_time()
+        shapes = {
+            "sequence_length": treadle.Dim("sequence_length", 1, 16),
+            "past_sequence_length": treadle.Dim("past_sequence_length", 0, 128),
+            "total_sequence_length": "past_sequence_length + sequence_length",
+        }
+        with treadle.compile(path, shapes=shapes, states="auto") as compiled:
+            seconds, chat, error = time.process_time() - start, treadle.Conversation(compiled), 0.0
+            for n, wanted in enumerate(logits):
+                found = chat.read(text[: len(PROMPT) + n])
+                error = max(error, float(np.abs(found - wanted).max() / np.abs(wanted).max()))
+            same = treadle.generate(compiled, PROMPT, most=args.steps)
+            equal = sum(a == b for a, b in zip(same, text[len(PROMPT) :], strict=True))
+            in_place = sum(state.in_place for state in compiled.manifest.states)
+            return Row(name, error, equal, in_place, seconds)
+
+
+def _greedy(model: Any, steps: int) -> tuple[list[int], list[Any]]:
+    """The text, and the logits behind each token from the prompt's last one on, each computed from the whole text."""
+    text, logits = list(PROMPT), list[Any]()
+    with torch.inference_mode():
+        for _ in range(steps):
+            row = model(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1].numpy()
+            logits.append(row)
+            text.append(int(row.argmax()))
+    return text, logits
+
+
+def _export(model: WithPast, configuration: Any, path: Path) -> None:
+    layers = configuration.num_hidden_layers
+    heads = getattr(configuration, "num_key_value_heads", None) or configuration.num_attention_heads
+    size = getattr(configuration, "head_dim", None) or configuration.hidden_size // configuration.num_attention_heads
+    new, old = 5, 7
+    past = [torch.randn(1, heads, old, size) for _ in range(2 * layers)]
+    names = [f"{n}.{word}" for n in range(layers) for word in ("key", "value")]
+    dynamic = {1: "sequence_length"}, {1: "total_sequence_length"}, tuple({2: "past_sequence_length"} for _ in past)
+    arguments = (torch.zeros(1, new, dtype=torch.int64), torch.ones(1, new + old, dtype=torch.int64), *past)
+    torch.onnx.export(
+        model, arguments, str(path), dynamo=True, dynamic_shapes=dynamic, verbose=False,
+        input_names=["input_ids", "attention_mask", *(f"past_key_values.{name}" for name in names)],
+        output_names=["logits", *(f"present.{name}" for name in names)],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
