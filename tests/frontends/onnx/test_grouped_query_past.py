@@ -168,3 +168,19 @@ def test_a_past_of_any_number_of_sequences_is_refused() -> None:
         TreadleError, match="a past of b <= 3 sequences; accepted: 'past_key' and 'past_value' of a static"
     ):
         treadle.compile(model, shapes={"b": treadle.Dim("b", 1, 3)})
+
+
+def test_halves_of_a_head_that_are_shorter_than_a_vector() -> None:
+    """Queries are read row by row and transposed; which half of a row is read depends on the column."""
+    cache, rows = Cache(rotary=True), 40
+    oracle = onnxruntime.InferenceSession(cache.file.SerializeToString())
+    with treadle.compile(cache.file, shapes={"s": treadle.Dim("s", 1, rows), "p": treadle.Dim("p", 0, ROOM)}) as model:
+        for count, past in ((rows, 0), (33, 7), (17, 9)):
+            feed: dict[str, NDArray[np.generic]] = {
+                "q": floats(1, count, cache.width),
+                **{name: floats(1, count, GROUPS * SIZE) for name in ("k", "v")},
+                **{name: floats(1, GROUPS, past, SIZE) for name in ("pk", "pv")},
+                "lengths": np.array([past + count - 1], np.int32), "total": np.array(past + count, np.int32),
+            }  # fmt: skip
+            for got, want in zip(model(**feed), oracle.run(None, dict(feed)), strict=True):
+                np.testing.assert_allclose(got, np.asarray(want), rtol=0, atol=2e-6)

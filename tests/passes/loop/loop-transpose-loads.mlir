@@ -86,3 +86,24 @@ loop.func @others(%B: memref<1024xf32>, %Y: memref<512xf32>) grid(%b in 1) threa
 
 // CHECK-LABEL: loop.func @others
 // CHECK-NOT:     loop.transpose
+
+// Which lanes are on depends on the iteration, by more than arithmetic: the load stays.
+loop.func @halves(%B: memref<200xf32>, %Y: memref<256xf32>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %c16 = arith.constant 16 : index
+  %zero = arith.constant dense<0.0> : vector<16xf32>
+  scf.for %k = %c0 to %c16 step %c1 {
+    %first = arith.cmpi slt, %k, %c8 : index
+    %end = arith.select %first, %c16, %c0 : index
+    %on = loop.lane_mask %c0, %end : vector<16xi1>
+    %at = arith.muli %k, %c16 : index
+    %v = loop.strided_load %B[%k] by 8 where %on else %zero : memref<200xf32>, vector<16xf32>
+    vector.store %v, %Y[%at] : memref<256xf32>, vector<16xf32>
+  }
+}
+
+// CHECK-LABEL: loop.func @halves
+// CHECK-NOT:     loop.transpose
+// CHECK:         loop.strided_load %B[%k] by 8 where

@@ -195,7 +195,9 @@ def _nest(loop: scf.ForOp, reader: IndexReader) -> _Nest | None:
     if trips is None or reader.read(loop.lb) != 0 or reader.read(loop.step) != 1 or not loops:
         return None
     block, variable = loops[-1].body.block, loop.body.block.args[0]
-    loads = [op for op in block.ops if isinstance(op, StridedLoadOp) and _is_row(op, variable, reader)]
+    # What is computed otherwise than by arithmetic may depend on the variable, too.
+    computed = IndexReader(functions=True)
+    loads = [op for op in block.ops if isinstance(op, StridedLoadOp) and _is_row(op, variable, computed)]
     if not loads or trips < _lanes(loads[0]) or not _is_independent(loops, reader):
         return None
     return _Nest(loops, loads, trips)
