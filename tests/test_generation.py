@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import treadle
 from benchmarks.language_models import Decoder
+from tests.helpers.onnx_models import single_node_model
 from treadle.errors import TreadleError
 from treadle.generation import Sampler
 from treadle.tools.treadle_cli import main
@@ -175,9 +176,9 @@ def test_numbers_out_of_range_are_refused(given: dict[str, Any]) -> None:
         treadle.Sampling(**given)
 
 
-def test_models_that_are_no_decoders_are_refused() -> None:
+def test_models_that_are_no_decoders_are_refused(tmp_path: Path) -> None:
     with (
-        treadle.compile(SMALL.model(), shapes=SHAPES) as model,
+        treadle.compile(single_node_model(tmp_path / "m.onnx", "Relu")) as model,
         pytest.raises(TreadleError, match=r"the model keeps no states; accepted: treadle.compile\(..., states="),
     ):
         treadle.generate(model, PROMPT)
