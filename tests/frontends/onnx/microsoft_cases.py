@@ -278,6 +278,16 @@ def _grouped(batch: int, length: int, heads: int, size: int) -> dict[str, Case]:
         "groups, window": Case(
             microsoft(grouped, "q k v _ _ l t", "y nk nv", local_window_size=3, scale=0.3, **counts), given | lengths
         ),
+        "groups, soft cap": Case(
+            microsoft(grouped, "q k v _ _ l t", "y nk nv", softcap=2.0, **counts), given | lengths
+        ),
+        "groups, smooth": Case(
+            microsoft(grouped, "x _ _ _ _ l t", "y nk nv", smooth_softmax=1, softcap=3.0, **counts), packed | lengths
+        ),
+        "groups, sinks": Case(
+            microsoft(grouped, "q k v _ _ l t _ _ _ _ h", "y nk nv", **counts),
+            given | lengths, {"h": _floats(heads, seed=6)},
+        ),
         "rotary": Case(microsoft(rotary, "x p c s"), x | places, caches),
         "rotary, first": Case(microsoft(rotary, "x p c s", interleaved=1), x | first, caches),
         "rotary, part": Case(

@@ -41,7 +41,15 @@ def emulated() -> Any:
 
 APPROXIMATED = ("quick gelu", "fused conv, Sigmoid", *(name for name in CASES if name.startswith("lstm")))
 """Of which ONNX Runtime's vector code has a sigmoid or a tanh that is off by more than its type's rounding."""
-EMULATED = ("groups, rotary", "heads, raw mask", "4 bits, zero points", "skip, sum", "add", "dynamic matmul")
+EMULATED = (
+    "groups, rotary",
+    "groups, sinks",
+    "heads, raw mask",
+    "4 bits, zero points",
+    "skip, sum",
+    "add",
+    "dynamic matmul",
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,11 +97,17 @@ REFUSED = {
     "a cache": (
         microsoft("GroupQueryAttention", "x x x x x", num_heads=2, kv_num_heads=1), "a past of",
     ),
-    "a soft cap": (
-        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, softcap=2.0), "attribute 'softcap' is 2.0",
+    "a bias of grouped scores": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ x", num_heads=2, kv_num_heads=1),
+        r"input 10 \('attention_bias'\) is given",
     ),
-    "a smooth softmax": (
-        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, smooth_softmax=1), "'smooth_softmax' is 1",
+    "sinks": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ _ g", num_heads=2, kv_num_heads=1),
+        r"input 11 \('head_sink'\) of shape \(8,\); accepted: 2",
+    ),
+    "weights of heads": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ _ _ _ _ g", num_heads=2, kv_num_heads=1),
+        r"input 14 \('q_norm_weight'\) of shape \(8,\); accepted: 2",
     ),
     "uneven groups": (
         microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=2), "rows of 8 for 2 and twice 2 heads",
@@ -176,6 +190,28 @@ def test_packed_heads(packed: str, bias: bool) -> None:
     (limit,) = module_limits(_imported(whole), list(rows.values()))
     assert_within(y, limit, y.dtype, "the result")
     assert_within(whole.expected()[0], limit, y.dtype, "ONNX Runtime, of the parts")
+
+
+def test_heads_that_are_normalised() -> None:
+    """Of which ONNX Runtime has no kernel on CPUs: as queries and keys are that NumPy has normalised."""
+    random = np.random.default_rng(5)
+    widths = {"q": 32, "k": 16, "v": 16}
+    rows = {name: random.standard_normal((2, 5, width)).astype(np.float32) for name, width in widths.items()}
+    weights = {name: random.standard_normal(8).astype(np.float32) for name in ("qn", "kn")}
+    lengths = {"l": np.full(2, 4, np.int32), "t": np.array(5, np.int32)}
+    counts: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
+    names = "q k v _ _ l t _ _ _ _ _ _ _ qn kn"
+    normal = microsoft("GroupQueryAttention", names, "y nk nv", qk_norm_epsilon=1e-3, **counts)
+    with treadle.compile(Case(normal, rows | lengths, weights).model(), threads=2) as compiled:
+        results = compiled(**rows, **lengths)
+    by_numpy = dict(rows)
+    for name in "qk":
+        wide = rows[name].astype(np.float64).reshape(2, 5, -1, 8)
+        wide = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-3) * weights[f"{name}n"]
+        by_numpy[name] = wide.reshape(rows[name].shape).astype(np.float32)
+    plain = Case(microsoft("GroupQueryAttention", "q k v _ _ l t", "y nk nv", **counts), by_numpy | lengths)
+    for result, wanted in zip(results, plain.expected(), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("what", REFUSED)

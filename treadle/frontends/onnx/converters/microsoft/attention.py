@@ -222,28 +222,28 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Causal attention of several query heads to one head of keys and values, those of a past before the new ones.
 
     `seqlens_k` says how many keys each sequence has, less one; without a past it only says which rows are padding, and
-    what they hold is not defined.
+    what they hold is not defined. Scores that have a soft cap, and a softmax with a sink, are written out.
     """
-    for n, name in enumerate(
-        ("attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"), 10
-    ):
+    for n, name in {10: "attention_bias", 12: "k_scale", 13: "v_scale", 16: "query_seqlens"}.items():
         _refuse(node, n, name)
-    _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache", "softcap")
-    if node.int("smooth_softmax", 0) > 0 or not node.flag("causal", True):
-        raise node.error("attribute 'smooth_softmax' is 1, or 'causal' 0", "their defaults")
-    node.ignore("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "k_quant_type", "v_quant_type")
+    _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    if not node.flag("causal", True):
+        raise node.error("attribute 'causal' is 0", "1")
+    node.ignore("k_quant_type", "v_quant_type")
     q, k, v = _grouped(node, g, _heads(node, "num_heads"), _heads(node, "kv_num_heads"))
+    q, k = _normal(node, g, 14, "q", q), _normal(node, g, 15, "k", k)
     how = _Grouped(
         node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]),
         node.int("local_window_size", -1),
         (node.input(7), node.input(8)) if node.flag("do_rotary") else None,
         node.flag("rotary_interleaved"),
+        node.float("softcap", 0.0),
+        _sink(node, g, q),
     )
     past_k, past_v, positions = node.optional(3), node.optional(4), node.optional(9) if how.caches else None
     if past_k is None and past_v is None:
         q, k = how.rotated(node, g, q, None, positions), how.rotated(node, g, k, None, positions)
-        y = composed.attention(g, q, k, v, _window(g, q, k, None, how.window), scale=how.scale, causal=True)
-        return [joined(g, y), k, v]
+        return [joined(g, how.attended(g, q, k, v, None, None)), k, v]
     batch = q.shape[0]
     if past_k is None or past_v is None or isinstance(batch, Extent) or batch < 1:
         raise node.error(f"a past of {batch} sequences", "'past_key' and 'past_value' of a static number of sequences")
@@ -262,12 +262,30 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Grouped:
-    """How a GroupQueryAttention scores its rows; caches: cosines and sines, if it rotates queries and keys."""
+    """How a GroupQueryAttention scores its rows.
+
+    caches: cosines and sines, if it rotates queries and keys
+    sink: the score of what each row's softmax has beside the keys, if it has that
+    """
 
     scale: float
     window: int
     caches: tuple[Tensor, Tensor] | None
     interleaved: bool
+    softcap: float
+    sink: Tensor | None
+
+    def attended(
+        self, g: GraphBuilder, q: Tensor, k: Tensor, v: Tensor, total: Tensor | None, begin: Tensor | None
+    ) -> Tensor:
+        """The result by heads, of `total` keys where not all count, and rows that begin at a position."""
+        mask = _window(g, q, k, begin, self.window)
+        if not self.softcap and self.sink is None:
+            return composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
+        return composed.attention_by_steps(
+            g, q, k, v, mask, scale=self.scale, softcap=self.softcap, sink=self.sink, causal=True, length=total,
+            offset=begin,
+        )  # fmt: skip
 
     def rotated(self, node: Node, g: GraphBuilder, x: Tensor, begin: Tensor | None, positions: Tensor | None) -> Tensor:
         """Queries or keys, turned by their positions: those given, or from the beginning on."""
@@ -293,9 +311,7 @@ class _Grouped:
         begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
         q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
         k, v = _appended(g, past_k, k, begin, whole), _appended(g, past_v, v, begin, whole)
-        mask = _window(g, q, k, begin, self.window)
-        y = composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
-        return [joined(g, y), k, v]
+        return [joined(g, self.attended(g, q, k, v, total, begin)), k, v]
 
 
 def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
@@ -343,6 +359,29 @@ def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tenso
     return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
 
 
+def _normal(node: Node, g: GraphBuilder, index: int, name: str, x: Tensor) -> Tensor:
+    """Queries or keys whose heads are divided by the root of their mean square, where a weight for that is given."""
+    weight = node.optional(index)
+    epsilon = node.float("qk_norm_epsilon", 1e-6)
+    if node.has(f"{name}_norm_epsilon"):
+        epsilon = node.float(f"{name}_norm_epsilon", 1e-6)
+    if weight is None:
+        return x
+    if weight.shape != (x.shape[3],):
+        raise node.error(f"input {index} ('{name}_norm_weight') of shape {weight.shape}", (x.shape[3],))
+    return composed.rms_norm(g, x, [3], weight, epsilon)
+
+
+def _sink(node: Node, g: GraphBuilder, q: Tensor) -> Tensor | None:
+    """The score of the sink of each head, or 0 of all where the softmax is smooth."""
+    sink, smooth = node.optional(11), node.int("smooth_softmax", 0) > 0
+    if sink is None:
+        return g.scalar(0.0, q) if smooth else None
+    if sink.shape != (q.shape[1],):
+        raise node.error(f"input 11 ('head_sink') of shape {sink.shape}", (q.shape[1],))
+    return g.reshape(sink, (q.shape[1], 1, 1))
+
+
 def _window(g: GraphBuilder, q: Tensor, k: Tensor, begin: Tensor | None, window: int) -> Tensor | None:
     """A mask that hides what is further back than the window; None where it has no end. Rows begin at a position."""
     rows, keys = q.shape[2], k.shape[2]
@@ -368,6 +407,6 @@ def _refuse(node: Node, index: int, name: str) -> None:
 def _zero(node: Node, *names: str) -> None:
     """Attributes that have to be 0."""
     for name in names:
-        value = node.float(name, 0.0) if name == "softcap" else node.int(name, 0)
+        value = node.int(name, 0)
         if value:
             raise node.error(f"attribute '{name}' is {value}", "0")
