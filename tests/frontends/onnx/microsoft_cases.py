@@ -155,6 +155,9 @@ def _gathers() -> dict[str, Case]:
     def numbers(name: str, *shape: int) -> dict[str, Array]:
         return {name: rng.integers(-8, 8, shape).astype(ml_dtypes.int4)}
 
+    def unsigned(name: str, *shape: int) -> dict[str, Array]:
+        return {name: rng.integers(0, 16, shape).astype(ml_dtypes.uint4)}
+
     return {
         "gather, 4 bits of bytes": Case(
             microsoft(op, "d i s", block_size=32), indices, {"d": _bytes(4, 36)} | scales(4, 3)
@@ -169,6 +172,16 @@ def _gathers() -> dict[str, Case]:
         ),
         "gather, integers": Case(
             microsoft(op, "d i s", block_size=16, quantize_axis=1), indices, numbers("d", 4, 20, 3) | scales(4, 2, 3)
+        ),
+        "gather, pairs of integers": Case(
+            microsoft(op, "d i s z", block_size=16, quantize_axis=1),
+            indices,
+            numbers("d", 4, 20, 6) | numbers("z", 4, 2, 6) | scales(4, 2, 6),
+        ),
+        "gather, pairs of natural numbers": Case(
+            microsoft(op, "d i s z", block_size=16, gather_axis=1, quantize_axis=2),
+            indices,
+            unsigned("d", 3, 4, 34) | unsigned("z", 3, 4, 3) | scales(3, 4, 3),
         ),
         "gather, scales in front": Case(
             microsoft(op, "d i s z", block_size=16, gather_axis=1, quantize_axis=0),

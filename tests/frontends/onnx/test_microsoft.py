@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 
 import treadle
 from tests.frontends.onnx.microsoft_cases import CASES, Case, microsoft
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.limits import assert_within, module_limits
 from tests.helpers.program_batch import C, ProgramBatch
+from treadle.dialects.graph import GatherOp
+from treadle.dialects.graph.dtypes import ui8
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 
@@ -168,6 +170,15 @@ WEIGHTS: dict[str, Array] = {
     "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32), "u": np.zeros((1, 8, 32), np.uint8),
     "v": np.zeros((1, 8, 24), np.uint8), "k": np.ones((1, 8, 4), np.float32),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gather, 4 bits of bytes", "gather, pairs of integers"])
+def test_a_table_stays_as_small_as_in_the_file(name: str) -> None:
+    """Two numbers a byte, until they are gathered."""
+    gathered = [op.operands[0].type for op in _imported(CASES[name]).walk() if isinstance(op, GatherOp)]
+    table = CASES[name].weights["d"]
+    count = table.size if table.dtype == np.uint8 else table.size // 2
+    assert [t.element_count() for t in gathered if isinstance(t, TensorType) and t.element_type == ui8] == [count]
 
 
 @pytest.mark.parametrize("bias", [False, True])
