@@ -124,6 +124,21 @@ def _softmax_beside(g: GraphBuilder, scores: Tensor, sink: Tensor) -> Tensor:
     return g.div(weights, g.add(total, g.unary("exp", g.sub(sink, most))))
 
 
+# Queries, keys and values by heads: `[batch, heads, sequence, size]`.
+
+
+def split_heads(g: GraphBuilder, x: Tensor, heads: int) -> Tensor:
+    """`[batch, sequence, heads * size]` by heads."""
+    split = g.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
+    return g.transpose(split, (0, 2, 1, 3))
+
+
+def joined(g: GraphBuilder, x: Tensor) -> Tensor:
+    """The heads of a position one behind the other again."""
+    batch, heads, length, size = x.shape
+    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
+
+
 # Normalisation by statistics of the tensor itself.
 
 

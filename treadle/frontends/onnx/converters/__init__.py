@@ -2,6 +2,7 @@
 
 from treadle.frontends.onnx.converters import (
     activation,
+    attention,
     control,
     data_extents,
     elementwise,
@@ -23,7 +24,7 @@ from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_q
 from treadle.frontends.onnx.functions import find_conversion
 
 FAMILIES = (
-    activation, legacy_opsets, control, data_extents, elementwise, fourier, indexing, linear,
+    activation, attention, legacy_opsets, control, data_extents, elementwise, fourier, indexing, linear,
     non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_fused,
     microsoft_quantized,
 )  # fmt: skip

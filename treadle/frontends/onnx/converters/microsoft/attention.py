@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.composed import matmul
+from treadle.frontends.common.composed import joined, matmul, split_heads
 from treadle.frontends.common.extent import Extent, Symbolic, bound_of
 from treadle.frontends.common.result_extents import symbols_in
 from treadle.frontends.common.window import concatenated
@@ -20,18 +20,6 @@ from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
 
 # Queries, keys and values by heads: `[batch, heads, sequence, size]`.
-
-
-def split_heads(g: GraphBuilder, x: Tensor, heads: int) -> Tensor:
-    """`[batch, sequence, heads * size]` by heads."""
-    split = g.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
-    return g.transpose(split, (0, 2, 1, 3))
-
-
-def joined(g: GraphBuilder, x: Tensor) -> Tensor:
-    """The heads of a position one behind the other again."""
-    batch, heads, length, size = x.shape
-    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
 def packed_heads(node: Node, g: GraphBuilder, heads: int) -> tuple[Tensor, Tensor, Tensor]:
