@@ -78,9 +78,19 @@ def _check(name: str, results: Sequence[Array]) -> None:
 
 
 REFUSED = {
-    "heads by a cache": (
+    "a length of a past": (
         microsoft("MultiHeadAttention", "x x x _ _ _ _ _ x", num_heads=2),
-        r"input 8 \('past_sequence_length'\) is given",
+        r"input 8 \('past_sequence_length'\) of shape \(2, 3, 8\); accepted: one number",
+    ),
+    "a length of no past": (
+        microsoft("MultiHeadAttention", "x x x _ _ _ _ _ p", num_heads=2), "of a past are missing; accepted: both, or",
+    ),
+    "beams": (
+        microsoft("MultiHeadAttention", "x x x _ _ _ _ _ _ p", num_heads=2),
+        r"input 9 \('cache_indirection'\) is given",
+    ),
+    "a shared past without a length": (
+        microsoft("Attention", "x w", num_heads=2, past_present_share_buffer=1), "is 1; accepted: 1 with input 6",
     ),
     "no heads": (microsoft("MultiHeadAttention", "x x x"), "attribute 'num_heads' is 0"),
     "uneven heads": (microsoft("MultiHeadAttention", "x x x", num_heads=3), r"for 3 heads; accepted: rows of whole"),

@@ -59,12 +59,6 @@ def _unpacked(g: GraphBuilder, x: Tensor) -> list[Tensor | None]:
     return [g.reshape(g.entry(x, 3, n), rows) for n in range(x.shape[3])]
 
 
-def past_and_new(node: Node, g: GraphBuilder, index: int, new: Tensor) -> Tensor:
-    """Keys or values of the past, an input, before the new ones."""
-    past = node.optional(index)
-    return new if past is None else concatenated(g, [past, new], 2)
-
-
 def rotated(
     node: Node, g: GraphBuilder, x: Tensor, positions: Tensor, caches: tuple[Tensor, Tensor], interleaved: bool
 ) -> Tensor:
@@ -99,34 +93,70 @@ MASKED = -10000.0
 @converts("MultiHeadAttention", domain=DOMAIN)
 def multi_head_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Queries, keys and values by heads, of `[batch, sequence, heads * size]`, packed into one, or keys and values by
-    heads already. The present keys and values are the past ones and the new ones."""
-    _refuse(node, 8, "past_sequence_length")
+    heads already. The present keys and values are the past ones and the new ones; a past has room for those where
+    `past_sequence_length` says how much of it there is."""
     _refuse(node, 9, "cache_indirection")
     heads = _heads(node, "num_heads")
     q, k, v = packed_heads(node, g, heads)
-    k, v = past_and_new(node, g, 6, k), past_and_new(node, g, 7, v)
-    y = _attention(node, g, (q, k, v), node.optional(4), node.optional(5))
+    begin, pasts = _begin(node, g, 8), [node.optional(6), node.optional(7)]
+    _check_past(node, begin, pasts)
+    k, v = (_with_past(g, past, new, begin, 2) for past, new in zip(pasts, (k, v), strict=True))
+    y = _attention(node, g, (q, k, v), node.optional(4), node.optional(5), begin)
     return [joined(g, y), k, v]
+
+
+def _begin(node: Node, g: GraphBuilder, index: int) -> Tensor | None:
+    """How many elements of a past there are that has room for more, a scalar of i64; None for one that grows."""
+    given = node.optional(index)
+    if given is None:
+        return None
+    if given.shape not in ((), (1,)):
+        raise node.error(f"input {index} ('past_sequence_length') of shape {given.shape}", "one number")
+    return g.cast(g.reshape(given, ()), i64)
+
+
+def _check_past(node: Node, begin: Tensor | None, pasts: Sequence[Tensor | None]) -> None:
+    missing = sum(past is None for past in pasts)
+    if missing not in (0, len(pasts)) or (missing and begin is not None):
+        raise node.error("keys or values of a past are missing", "both, or neither and no 'past_sequence_length'")
+    for past in pasts if begin is not None else ():
+        if past is not None and isinstance(past.shape[-2], Extent):
+            raise node.error(
+                f"a past of {past.shape[-2]} that has room", "a static extent, or no 'past_sequence_length'"
+            )
+
+
+def _with_past(g: GraphBuilder, past: Tensor | None, new: Tensor, begin: Tensor | None, dim: int) -> Tensor:
+    """Keys, values or both behind those of a past, or from a position on in one that has room."""
+    if past is None:
+        return new
+    return concatenated(g, [past, new], dim) if begin is None else _appended(g, past, new, begin, past.shape[dim], dim)
 
 
 @converts("Attention", domain=DOMAIN)
 def attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """The projection of the input to queries, keys and values, then attention; the past and the present hold keys and
-    values one after the other."""
-    _refuse(node, 6, "past_sequence_length")
-    _zero(node, "do_rotary", "past_present_share_buffer")
+    values one after the other. A past that is shared with the present has room for what is new."""
+    _zero(node, "do_rotary")
+    begin, shared = _begin(node, g, 6), node.flag("past_present_share_buffer")
+    if shared != (begin is not None):
+        accepted = "1 with input 6 ('past_sequence_length'), 0 without it"
+        raise node.error(f"attribute 'past_present_share_buffer' is {int(shared)}", accepted)
     node.ignore("rotary_embedding_dim")
     x, weights, bias = node.input(0), node.input(1), node.optional(2)
     if x.rank != 3 or weights.rank != 2:
         raise node.error(f"an input of rank {x.rank}, weights of rank {weights.rank}", "ranks 3 and 2")
     product = matmul(g, x, weights)
-    return projected_attention(node, g, product if bias is None else g.add(product, bias), (3, 4, 5))
+    return projected_attention(node, g, product if bias is None else g.add(product, bias), (3, 4, 5), begin)
 
 
-def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence[int]) -> list[Tensor]:
+def projected_attention(
+    node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence[int], begin: Tensor | None = None
+) -> list[Tensor]:
     """Attention of queries, keys and values that lie one behind the other in the last dimension.
 
     inputs: the numbers of the mask, the past and the bias of the scores among the node's
+    begin: how many elements of the past there are, if it has room for more
     """
     heads, width = _heads(node, "num_heads"), x.shape[-1]
     sizes = node.ints("qkv_hidden_sizes") or [width // 3] * 3
@@ -136,16 +166,23 @@ def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence
     parts = [g.narrow(x, 2, start, size) for start, size in zip(starts, sizes, strict=True)]
     q, k, v = (split_heads(g, part, heads) for part in parts)
     mask, past, bias = (node.optional(n) for n in inputs)
-    if past is not None:
-        k, v = (concatenated(g, [g.entry(past, 0, n), new], 2) for n, new in enumerate((k, v)))
-    y = joined(g, _attention(node, g, (q, k, v), mask, bias))
-    return [y, g.stack([k, v], 0)] if any(node.used[1:]) else [y]
+    _check_past(node, begin, [past])
+    present: list[Tensor] = []
+    if past is not None or any(node.used[1:]):
+        present = [_with_past(g, past, g.stack([k, v], 0), begin, 3)]
+    k, v = (k, v) if past is None else (g.entry(present[0], 0, n) for n in (0, 1))
+    return [joined(g, _attention(node, g, (q, k, v), mask, bias, begin)), *present]
 
 
 def _attention(
-    node: Node, g: GraphBuilder, qkv: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
+    node: Node,
+    g: GraphBuilder,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    bias: Tensor | None,
+    begin: Tensor | None,
 ) -> Tensor:
-    """By the attributes `scale`, `mask_filter_value` and `unidirectional`."""
+    """By the attributes `scale`, `mask_filter_value` and `unidirectional`; rows begin somewhere if keys have room."""
     q, k, v = qkv
     added = None if mask is None else _mask(node, g, mask, q, k, node.float("mask_filter_value", MASKED))
     node.ignore("mask_filter_value")
@@ -153,7 +190,9 @@ def _attention(
         added = bias if added is None else g.add(added, bias)
     scale = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1])
     causal = node.flag("unidirectional")
-    return composed.attention(g, q, k, v, added, scale=scale, causal=causal)
+    length = None if begin is None else g.add(begin, g.numbers(q.shape[2]))
+    offset = begin if causal else None
+    return composed.attention(g, q, k, v, added, scale=scale, causal=causal, length=length, offset=offset)
 
 
 def _mask(node: Node, g: GraphBuilder, mask: Tensor, q: Tensor, k: Tensor, hidden: float) -> Tensor:
@@ -298,7 +337,7 @@ class _Grouped:
         q, k, v, past_k, past_v = operands
         begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
         q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
-        k, v = _appended(g, past_k, k, begin, whole), _appended(g, past_v, v, begin, whole)
+        k, v = _appended(g, past_k, k, begin, whole, 2), _appended(g, past_v, v, begin, whole, 2)
         return [joined(g, self.attended(g, q, k, v, total, begin)), k, v]
 
 
@@ -312,17 +351,17 @@ def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
     return room if isinstance(count, Extent) else max(room, int(count))
 
 
-def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor, whole: Symbolic) -> Tensor:
-    """Keys or values with new ones from a position on, in a tensor of so many."""
-    room, count = past.shape[2], new.shape[2]
+def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor, whole: Symbolic, dim: int) -> Tensor:
+    """Keys or values with new ones from a position on, in a tensor of so many along the last dimension but one."""
+    room, count = past.shape[dim], new.shape[dim]
     if past.ssa in g.states and (isinstance(room, Extent) or room == whole):
-        return g.append(past, new, begin, 2)
+        return g.append(past, new, begin, dim)
     places = g.sub(g.iota(whole), begin)
     inside = g.binary("and", g.binary("ge", places, 0), g.binary("lt", places, g.numbers(count)))
-    fresh = g.gather(new, places, 2, laid_out=True)
+    fresh = g.gather(new, places, dim, laid_out=True)
     if room == 0:
         return fresh
-    older = past if room is whole or room == whole else g.gather(past, g.iota(whole), 2, laid_out=True)
+    older = past if room is whole or room == whole else g.gather(past, g.iota(whole), dim, laid_out=True)
     return g.where(g.reshape(inside, (whole, 1)), fresh, older)
 
 
