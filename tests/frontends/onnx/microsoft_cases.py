@@ -191,6 +191,64 @@ def _gathers() -> dict[str, Case]:
     }
 
 
+def _experts() -> dict[str, Case]:
+    """Of few rows, whose experts are gathered, and of many."""
+    experts, size, inner = 6, 32, 16
+    both = {
+        "a": 0.3 * _floats(experts, inner, size), "b": _floats(experts, inner, seed=4),
+        "c": 0.3 * _floats(experts, size, inner, seed=5), "d": _floats(experts, size, seed=6),
+    }  # fmt: skip
+    gated = both | {"a": 0.3 * _floats(experts, 2 * inner, size), "b": _floats(experts, 2 * inner, seed=4)}
+    few = {"x": _floats(2, size, seed=7), "r": _floats(2, experts, seed=8)}
+    many = {"x": _floats(2, 5, size, seed=7), "r": _floats(10, experts, seed=8)}
+    names, moe = "x r a b c d", "MoE"
+    limits: dict[str, Any] = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 1.5}
+    return {
+        "experts, few rows": Case(microsoft(moe, names, k=2, activation_type="silu"), few, both),
+        "experts, many rows": Case(microsoft(moe, names, k=2, activation_type="silu"), many, both),
+        "experts, one": Case(microsoft(moe, "x r a _ c _"), few, both),
+        "experts, normal shares": Case(
+            microsoft(moe, names, k=3, activation_type="gelu", normalize_routing_weights=1), many, both
+        ),
+        "experts, gates": Case(
+            microsoft(moe, names, k=2, activation_type="swiglu", swiglu_fusion=1, **limits), few, gated
+        ),
+        "experts, gates, many rows": Case(
+            microsoft(moe, names, k=2, activation_type="swiglu", swiglu_fusion=1), many, gated
+        ),
+    } | _quantized_experts()
+
+
+def _quantized_experts() -> dict[str, Case]:
+    """With blocks only of 4 bits: of others ONNX Runtime quantises the rows, too."""
+    experts, size, inner = 6, 32, 16
+    few = {"x": _floats(2, size, seed=7), "r": _floats(2, experts, seed=8)}
+    many = {"x": _floats(2, 5, size, seed=7), "r": _floats(10, experts, seed=8)}
+
+    def case(bits: int, block: int, zeros: bool, inputs: dict[str, Array], **attributes: Any) -> Case:
+        rng, weights = _rng(bits + block), dict[str, Array]()
+        first = 2 * inner if "swiglu_fusion" in attributes else inner
+        for n, (outputs, width) in enumerate(((first, size), (size, inner))):
+            blocks = (width // block,) if block else ()
+            each = (experts, outputs, *blocks)
+            weights["ad"[n]] = _bytes(experts, outputs, width * bits // 8, seed=n)
+            weights["be"[n]] = rng.uniform(0.5, 2, each).astype(np.float32) / (1 << bits)
+            weights["cf"[n]] = _floats(experts, outputs, seed=n)
+            if zeros:
+                weights["uv"[n]] = _bytes(*each[:-1], -(-each[-1] * bits // 8), seed=n)
+        names = "x r a b c d e f _ _ _" + (" u v" if zeros else "")
+        attributes |= {"block_size": block} if block else {}
+        return Case(microsoft("QMoE", names, k=2, expert_weight_bits=bits, **attributes), inputs, weights)
+
+    return {
+        "experts, 4 bits": case(4, 0, False, few),
+        "experts, 4 bits, many rows": case(4, 0, True, many, activation_type="silu"),
+        "experts, 4 bits, blocks": case(4, 16, True, few, activation_type="swiglu", swiglu_fusion=1),
+        "experts, 8 bits": case(8, 0, True, few, activation_type="gelu"),
+        "experts, 2 bits": case(2, 16, False, many),
+    }
+
+
 def _norms() -> dict[str, Case]:
     x, skip, gamma, beta, bias = (
         _floats(*shape, seed=n) for n, shape in enumerate([(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)])
@@ -401,4 +459,4 @@ def _recurrent() -> dict[str, Case]:
     }
 
 
-CASES = _activations() | _products() | _gathers() | _norms() | _attentions() | _quantized()
+CASES = _activations() | _products() | _gathers() | _experts() | _norms() | _attentions() | _quantized()

@@ -44,6 +44,9 @@ def emulated() -> Any:
 APPROXIMATED = ("quick gelu", "fused conv, Sigmoid", *(name for name in CASES if name.startswith("lstm")))
 """Of which ONNX Runtime's vector code has a sigmoid or a tanh that is off by more than its type's rounding."""
 EMULATED = (
+    "experts, few rows",
+    "experts, 4 bits, blocks",
+    "experts, gates, many rows",
     "groups, rotary",
     "groups, sinks",
     "heads, raw mask",
@@ -127,6 +130,33 @@ REFUSED = {
     "groups of matrices": (
         microsoft("GroupQueryAttention", "w", num_heads=2, kv_num_heads=1), "queries of rank 2; accepted: .batch, seq",
     ),
+    "a mixer": (microsoft("MoE", "w r v _ m _", use_sparse_mixer=1), "attribute 'use_sparse_mixer' is 1; accepted: 0"),
+    "more experts than there are": (microsoft("MoE", "w r v _ m _", k=2), "attribute 'k' is 2; accepted: 1 to 1"),
+    "scores of experts": (microsoft("MoE", "w w v _ m _"), r"scores of shape \(8, 24\); accepted: .rows, 1"),
+    "layers of experts": (microsoft("MoE", "w r v _ v _"), r"layers .*\(1, 8, 24\), None. of rows of 24; accepted: "),
+    "gates of nothing": (
+        microsoft("MoE", "w r v _ m _", activation_type="swiglu"), "activation swiglu with swiglu_fusion 0 and no t",
+    ),
+    "gates of relu": (microsoft("MoE", "w r v _ m _ v _"), "activation relu with swiglu_fusion 0 and a third layer"),
+    "a late limit": (
+        microsoft("MoE", "w r v _ m _", swiglu_limit_after_activation=1), "'swiglu_limit_after_activation' is 1",
+    ),
+    "an activation of experts": (
+        microsoft("MoE", "w r v _ m _", activation_type="geglu"), "'activation_type' is 'geglu'; accepted: relu, gelu",
+    ),
+    "a matrix of experts": (microsoft("MoE", "w r w _ m _"), "weights of experts of rank 2; accepted: .experts, out"),
+    "floats of 4 bits": (
+        microsoft("QMoE", "w r u e _ u e", quant_type="nvfp4"), "attribute 'quant_type' is 'nvfp4'; accepted: int",
+    ),
+    "3 bits of experts": (
+        microsoft("QMoE", "w r u e _ u e", expert_weight_bits=3), "of 3 bits, scales; accepted: uint8 of 2, 4 or 8",
+    ),
+    "scales of experts": (
+        microsoft("QMoE", "w r u e _ u e", block_size=16), r"scales of shape \(1, 8\); accepted: \(1, 8, 4\), and",
+    ),
+    "prepacked experts": (
+        microsoft("QMoE", "w r u e _ u e", weights_prepacked=1), "'weights_prepacked' is 1; accepted: 0 or -1",
+    ),
     "ragged batches": (microsoft("RotaryEmbedding", "x p w w", is_packed_batching=1), "'is_packed_batching' is 1"),
     "a scaled rotation": (microsoft("RotaryEmbedding", "x p w w", scale=2.0), "attribute 'scale' is 2.0"),
     "positions": (microsoft("RotaryEmbedding", "x w s s"), r"of shape \(8, 24\); accepted: \(1,\) or \(2, 3\)"),
@@ -179,6 +209,7 @@ WEIGHTS: dict[str, Array] = {
     "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
     "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32), "u": np.zeros((1, 8, 32), np.uint8),
     "v": np.zeros((1, 8, 24), np.uint8), "k": np.ones((1, 8, 4), np.float32),
+    "r": np.ones((8, 1), np.float32), "m": np.ones((1, 24, 8), np.float32), "e": np.ones((1, 8), np.float32),
 }  # fmt: skip
 
 
