@@ -352,6 +352,10 @@ def _grouped(batch: int, length: int, heads: int, size: int) -> dict[str, Case]:
         "groups, soft cap": Case(
             microsoft(grouped, "q k v _ _ l t", "y nk nv", softcap=2.0, **counts), given | lengths
         ),
+        "groups, bias": Case(
+            microsoft(grouped, "q k v _ _ l t _ _ _ e", "y nk nv", softcap=2.0, **counts),
+            given | lengths | {"e": _floats(1, heads, length, length, seed=6)},
+        ),
         "groups, smooth": Case(
             microsoft(grouped, "x _ _ _ _ l t", "y nk nv", smooth_softmax=1, softcap=3.0, **counts), packed | lengths
         ),

@@ -38,11 +38,12 @@ class Cache:
     window: int = -1
     softcap: float = 0.0
     sink: bool = False
+    bias: bool = False
 
     def model(self) -> ModelProto:
         names = ["q", "", ""] if self.packed else ["q", "k", "v"]
         names += ["pk", "pv", "lengths", "total", *(("cos", "sin") if self.rotary else ("", ""))]
-        names += ["", "", "sink"] if self.sink else []
+        names += ["", "bias" if self.bias else "", *(["sink"] if self.sink else [])]
         node = make_node(
             "GroupQueryAttention", names, ["y", "nk", "nv"], domain="com.microsoft", num_heads=HEADS,
             kv_num_heads=GROUPS, do_rotary=int(self.rotary), rotary_interleaved=int(self.interleaved),
@@ -53,6 +54,8 @@ class Cache:
         if not self.packed:
             shapes |= {name: [self.batch, "s", GROUPS * SIZE] for name in ("k", "v")}
         inputs = [make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        if self.bias:
+            inputs.append(make_tensor_value_info("bias", TensorProto.FLOAT, [1, HEADS, "s", self.room or "p + s"]))
         inputs.append(make_tensor_value_info("lengths", TensorProto.INT32, [self.batch]))
         inputs.append(make_tensor_value_info("total", TensorProto.INT32, []))
         caches = [from_array(floats(ROWS + ROOM, SIZE // 2), name) for name in ("cos", "sin") if self.rotary]
@@ -84,6 +87,8 @@ class Cache:
             }  # fmt: skip
             if not self.packed:
                 feed |= {name: floats(self.batch, rows, GROUPS * SIZE) for name in ("k", "v")}
+            if self.bias:
+                feed["bias"] = floats(1, HEADS, rows, past + rows)
             yield feed, counts
 
     def check(self, compiled: treadle.CompiledModel) -> None:
@@ -117,6 +122,7 @@ CACHES = {
     "has room, window": Cache(room=ROOM + ROWS, window=6),
     "grows, soft cap": Cache(rotary=True, softcap=1.5),
     "has room, soft cap, sink, window": Cache(room=ROOM + ROWS, window=6, softcap=0.5, sink=True),
+    "grows, bias": Cache(rotary=True, window=6, bias=True),
     "two sequences": Cache(batch=2, rotary=True),
     "two sequences that have room": Cache(batch=2, room=ROOM + ROWS),
 }

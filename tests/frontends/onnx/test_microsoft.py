@@ -114,7 +114,7 @@ REFUSED = {
     ),
     "a bias of grouped scores": (
         microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ x", num_heads=2, kv_num_heads=1),
-        r"input 10 \('attention_bias'\) is given",
+        r"input 10 \('attention_bias'\) of shape \(2, 3, 8\); accepted: \(2, 2, 3, 3\), the",
     ),
     "sinks": (
         microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ _ g", num_heads=2, kv_num_heads=1),

@@ -251,7 +251,7 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     `seqlens_k` says how many keys each sequence has, less one; without a past it only says which rows are padding, and
     what they hold is not defined. Scores that have a soft cap, and a softmax with a sink, are written out.
     """
-    for n, name in {10: "attention_bias", 12: "k_scale", 13: "v_scale", 16: "query_seqlens"}.items():
+    for n, name in {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}.items():
         _refuse(node, n, name)
     _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
     if not node.flag("causal", True):
@@ -270,7 +270,8 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     past_k, past_v, positions = node.optional(3), node.optional(4), node.optional(9) if how.caches else None
     if past_k is None and past_v is None:
         q, k = how.rotated(node, g, q, None, positions), how.rotated(node, g, k, None, positions)
-        return [joined(g, how.attended(g, q, k, v, None, None)), k, v]
+        bias = _bias(node, q, k.shape[2])
+        return [joined(g, how.attended(g, q, k, v, bias, None, None)), k, v]
     batch = q.shape[0]
     if past_k is None or past_v is None or isinstance(batch, Extent) or batch < 1:
         raise node.error(f"a past of {batch} sequences", "'past_key' and 'past_value' of a static number of sequences")
@@ -279,11 +280,13 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
         raise node.error(f"a past of {shapes}", f"[{batch}, {k.shape[1]}, past, {k.shape[3]}]")
     totals = g.add(g.cast(g.reshape(node.input(5), (batch,)), i64), 1)
     whole = _present_extent(past_k, k, node.input(6))
+    bias = _bias(node, q, whole)
     found: list[list[Tensor]] = []
     for n in range(batch):
         own = [g.narrow(x, 0, n, 1) for x in (q, k, v, past_k, past_v)]
         given = None if positions is None else g.narrow(positions, 0, n, 1)
-        found.append(how.with_past(node, g, own, g.entry(totals, 0, n), whole, given))
+        added = bias if bias is None or bias.shape[0] == 1 else g.narrow(bias, 0, n, 1)
+        found.append(how.with_past(node, g, own, added, g.entry(totals, 0, n), whole, given))
     return [g.concat(list(each), 0) for each in zip(*found, strict=True)]
 
 
@@ -303,10 +306,19 @@ class _Grouped:
     sink: Tensor | None
 
     def attended(
-        self, g: GraphBuilder, q: Tensor, k: Tensor, v: Tensor, total: Tensor | None, begin: Tensor | None
+        self,
+        g: GraphBuilder,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        total: Tensor | None,
+        begin: Tensor | None,
     ) -> Tensor:
         """The result by heads, of `total` keys where not all count, and rows that begin at a position."""
         mask = _window(g, q, k, begin, self.window)
+        if bias is not None:
+            mask = bias if mask is None else g.add(bias, mask)
         if not self.softcap and self.sink is None:
             return composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
         return composed.attention_by_steps(
@@ -327,6 +339,7 @@ class _Grouped:
         node: Node,
         g: GraphBuilder,
         operands: Sequence[Tensor],
+        bias: Tensor | None,
         total: Tensor,
         whole: Symbolic,
         positions: Tensor | None,
@@ -338,7 +351,7 @@ class _Grouped:
         begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
         q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
         k, v = _appended(g, past_k, k, begin, whole, 2), _appended(g, past_v, v, begin, whole, 2)
-        return [joined(g, self.attended(g, q, k, v, total, begin)), k, v]
+        return [joined(g, self.attended(g, q, k, v, bias, total, begin)), k, v]
 
 
 def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
@@ -384,6 +397,18 @@ def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tenso
         if part.rank != 3 or part.shape[-1] % count or part.shape[:2] != q.shape[:2]:
             raise node.error(f"an operand of shape {part.shape} for {count} heads", "rows of whole heads")
     return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
+
+
+def _bias(node: Node, q: Tensor, keys: Symbolic) -> Tensor | None:
+    """What is added to the scores `[batch, heads, rows, keys]`."""
+    bias = node.optional(10)
+    if bias is None:
+        return None
+    scores = (*q.shape[:3], keys)
+    fits = bias.rank == 4 and all(b in (1, s) for b, s in zip(bias.shape[:2], scores[:2], strict=True))
+    if not fits or bias.shape[2:] != scores[2:]:
+        raise node.error(f"input 10 ('attention_bias') of shape {bias.shape}", f"{scores}, the first two or 1")
+    return bias
 
 
 def _normal(node: Node, g: GraphBuilder, index: int, name: str, x: Tensor) -> Tensor:

@@ -102,7 +102,8 @@ def mixture_of_experts(node: Node, g: GraphBuilder) -> Tensor:
 def quantized_mixture_of_experts(node: Node, g: GraphBuilder) -> Tensor:
     """As MoE, of weights of 2, 4 or 8 bits with a scale and a zero point for each row or each block of one, in floats
     whatever `accuracy_level` allows. The softmax is that of the chosen experts' scores, unless there are
-    `router_weights`. Weights of chosen experts are dequantised as they are read, those of all experts in each call."""
+    `router_weights`. Weights of chosen experts are dequantised as they are read, those of all experts from a
+    byte each in each call."""
     node.ignore("accuracy_level")
     node.string("quant_type", "int", ("int",))
     if node.int("weights_prepacked", -1) == 1:
