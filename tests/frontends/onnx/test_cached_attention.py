@@ -137,3 +137,11 @@ def test_half_a_past_is_refused() -> None:
     rows: dict[str, list[int | str]] = {name: [1, 3, HEADS * SIZE] for name in "qkv"}
     with pytest.raises(TreadleError, match=r"node 'n'.*4 heads of queries and 0 of keys; accepted: three of rank 4"):
         import_model(model_of([node], rows, "y").SerializeToString())
+
+
+def test_a_definition_that_onnx_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make_node("Attention", ["q", "k", "v"], ["y", "", "", "scores"], name="n")
+    shapes: dict[str, list[int | str]] = {name: [1, HEADS, 3, SIZE] for name in "qkv"}
+    monkeypatch.setattr("treadle.frontends.onnx.importer.find_schema", lambda *_: None)
+    with pytest.raises(TreadleError, match=r"node 'n'.*does not have; accepted: a newer onnx"):
+        import_model(model_of([node], shapes, "y scores").SerializeToString())

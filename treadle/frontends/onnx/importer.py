@@ -241,7 +241,10 @@ class GraphWalk:
             raise node.error(str(error), error.accepted if isinstance(error, Misfit) else None) from error
         if results is None:
             schema = find_schema(proto.op_type, proto.domain, opset) if callable(conversion) else conversion
-            assert schema is not None
+            if schema is None:
+                raise node.error(
+                    "it is imported by a definition that this version of onnx does not have", "a newer onnx"
+                )
             self._define(self._call(function_body(node, schema, scope.opsets), node, path), scope)
             return
         node.check_attributes()
