@@ -154,6 +154,9 @@ REFUSED = {
     "scales of experts": (
         microsoft("QMoE", "w r u e _ u e", block_size=16), r"scales of shape \(1, 8\); accepted: \(1, 8, 4\), and",
     ),
+    "blocks of experts": (
+        microsoft("QMoE", "w r u e _ u e", block_size=8), "block_size 8 of rows of 64; accepted: a divisor that is a",
+    ),
     "prepacked experts": (
         microsoft("QMoE", "w r u e _ u e", weights_prepacked=1), "'weights_prepacked' is 1; accepted: 0 or -1",
     ),

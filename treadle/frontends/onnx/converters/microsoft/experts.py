@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import i32
 
 from treadle.dialects.graph.dtypes import ui8
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import softmax_along
-from treadle.frontends.common.extent import Extent, bound_of
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of
 from treadle.frontends.common.indexing import ordered
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
 from treadle.frontends.onnx.converters.microsoft.quantized import unpacked
@@ -51,17 +52,20 @@ class _Layer:
         blocks = 1 if self.scales.rank == 2 else bound_of(self.scales.shape[2])
         shape = (*lead, self.outputs, blocks, self.inputs // blocks)
         numbers = g.cast(g.reshape(unpacked(self.node, g, weights, bits), shape), i32)
-        if self.zeros is None:
-            numbers = g.sub(numbers, 1 << bits - 1)
-        else:
-            zeros = unpacked(self.node, g, _chosen(g, self.zeros, chosen), bits)
-            count = blocks if self.zeros.rank == 3 else self.outputs
-            rows = zeros.shape[: len(lead) + self.zeros.rank - 2]
-            packed = prod(zeros.shape[len(rows) :])
-            zeros = g.narrow(g.reshape(zeros, (*rows, packed)), len(rows), 0, count)
-            numbers = g.sub(numbers, g.cast(g.reshape(zeros, (*lead, self.outputs, blocks, 1)), i32))
+        numbers = g.sub(numbers, self._zeros(g, chosen, (*lead, self.outputs), blocks))
         by = g.reshape(scales, (*lead, self.outputs, blocks, 1))
         return g.reshape(g.mul(g.cast(numbers, by.element), by), (*lead, self.outputs, self.inputs))
+
+    def _zeros(self, g: GraphBuilder, chosen: Tensor | None, lead: Sequence[Symbolic], blocks: int) -> Tensor:
+        """`[lead..., blocks, 1]`, or one number."""
+        if self.zeros is None:
+            return g.constant(np.array(1 << self.bits - 1, np.int32))
+        zeros = unpacked(self.node, g, _chosen(g, self.zeros, chosen), self.bits)
+        count = blocks if self.zeros.rank == 3 else self.outputs
+        rows = lead if self.zeros.rank == 3 else lead[:-1]
+        packed = prod(zeros.shape[len(rows) :])
+        zeros = g.narrow(g.reshape(zeros, (*rows, packed)), len(rows), 0, count)
+        return g.cast(g.reshape(zeros, (*lead, blocks, 1)), i32)
 
     def of_all(self, g: GraphBuilder, x: Tensor) -> Tensor:
         """`[experts, rows, outputs]` of `[rows, inputs]`, or of as many for each expert."""
@@ -72,10 +76,38 @@ class _Layer:
     def of_chosen(self, g: GraphBuilder, x: Tensor, chosen: Tensor) -> Tensor:
         """`[rows, k, outputs]` of `[rows, k or 1, inputs]` and the experts of each row."""
         count, k = chosen.shape
-        matrices = g.reshape(g.cast(self.matrices(g, chosen), x.element), (count * k, self.outputs, self.inputs))
-        columns = g.reshape(g.broadcast(x, (count, k, self.inputs)), (count * k, self.inputs, 1))
-        y = g.reshape(g.matmul(matrices, columns), (count, k, self.outputs))
+        if self.scales is None or self.bits == 8:
+            columns = g.reshape(g.broadcast(x, (count, k, self.inputs)), (count * k, self.inputs, 1))
+            matrices = g.reshape(g.cast(self.matrices(g, chosen), x.element), (count * k, self.outputs, self.inputs))
+            y = g.reshape(g.matmul(matrices, columns), (count, k, self.outputs))
+        else:
+            y = g.cast(self._by_parts(g, x, chosen), x.element)
         return y if self.bias is None else g.add(y, g.gather(self.bias, chosen, 0))
+
+    def _by_parts(self, g: GraphBuilder, x: Tensor, chosen: Tensor) -> Tensor:
+        """The sum over the places in a byte of products with the numbers there, which are read as vectors of bytes."""
+        parts = 8 // self.bits
+        spread = g.reshape(g.widened(x), (*x.shape[:2], 1, self.inputs // parts, parts))
+        products: list[Tensor] = []
+        for part in range(parts):
+            weights = g.cast(self._part(g, chosen, part), spread.element)
+            products.append(g.reduce("add", g.mul(weights, g.entry(spread, 4, part)), [3], keep=False))
+        total = products[0]
+        for product in products[1:]:
+            total = g.add(total, product)
+        return total
+
+    def _part(self, g: GraphBuilder, chosen: Tensor, part: int) -> Tensor:
+        """`[rows, k, outputs, bytes]`, of the number at one place in each byte."""
+        assert self.scales is not None
+        weights, bits = _chosen(g, self.weights, chosen), self.bits
+        numbers = g.binary("and", g.div(weights, 1 << bits * part), (1 << bits) - 1)
+        blocks = 1 if self.scales.rank == 2 else bound_of(self.scales.shape[2])
+        lead = weights.shape[:-1]
+        shape = (*lead, blocks, self.inputs * bits // 8 // blocks)
+        wide = g.sub(g.cast(g.reshape(numbers, shape), i32), self._zeros(g, chosen, lead, blocks))
+        by = g.reshape(_chosen(g, self.scales, chosen), (*lead, blocks, 1))
+        return g.reshape(g.mul(g.cast(wide, by.element), by), weights.shape)
 
 
 def _chosen(g: GraphBuilder, x: Tensor, chosen: Tensor | None) -> Tensor:
@@ -145,8 +177,8 @@ def _quantized_layer(node: Node, index: int, zeros: int, bits: int, block: int) 
         raise node.error(message, "uint8 of 2, 4 or 8 bits, and scales")
     experts, outputs, row = weights.shape
     inputs = bound_of(row) * 8 // bits
-    if block and inputs % block:
-        raise node.error(f"block_size {block} of rows of {inputs}", "a divisor")
+    if block and (block < 16 or block & (block - 1) or inputs % block):
+        raise node.error(f"block_size {block} of rows of {inputs}", "a divisor that is a power of 2 from 16 upwards")
     lead = (experts, outputs, inputs // block) if block else (experts, outputs)
     packed = (*lead[:-1], -(-lead[-1] * bits // 8))
     if scales.shape != lead or (zero is not None and (zero.shape != packed or zero.element != ui8)):
