@@ -41,7 +41,13 @@ def call(cache: Cache, past: int, rows: int) -> Feed:
 
 @pytest.mark.parametrize("where", [{}, EMULATOR], ids=["cpu", "emulator"])
 @pytest.mark.parametrize(
-    "cache", [Cache(rotary=True), Cache(room=ROOM, rotary=True, packed=True, window=6)], ids=["grows", "has room"]
+    "cache",
+    [
+        Cache(rotary=True),
+        Cache(room=ROOM, rotary=True, packed=True, window=6),
+        Cache(rotary=True, softcap=1.5, sink=True),
+    ],
+    ids=["grows", "has room", "grows, soft cap"],
 )
 def test_a_conversation_is_that_of_onnxruntime(cache: Cache, where: Mapping[str, Any]) -> None:
     oracle = onnxruntime.InferenceSession(cache.file.SerializeToString())

@@ -24,6 +24,7 @@ NOT_DRAWN = {
     **dict.fromkeys(set(functions_expanded()) - set(QUANTIZED), "expanded into others; ONNX's node tests have it"),
     **dict.fromkeys(
         (
+            "Attention",
             "BitCast",
             "BitShift",
             "Col2Im",

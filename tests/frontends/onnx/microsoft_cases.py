@@ -155,6 +155,9 @@ def _gathers() -> dict[str, Case]:
     def numbers(name: str, *shape: int) -> dict[str, Array]:
         return {name: rng.integers(-8, 8, shape).astype(ml_dtypes.int4)}
 
+    def unsigned(name: str, *shape: int) -> dict[str, Array]:
+        return {name: rng.integers(0, 16, shape).astype(ml_dtypes.uint4)}
+
     return {
         "gather, 4 bits of bytes": Case(
             microsoft(op, "d i s", block_size=32), indices, {"d": _bytes(4, 36)} | scales(4, 3)
@@ -170,11 +173,79 @@ def _gathers() -> dict[str, Case]:
         "gather, integers": Case(
             microsoft(op, "d i s", block_size=16, quantize_axis=1), indices, numbers("d", 4, 20, 3) | scales(4, 2, 3)
         ),
+        "gather, pairs of integers": Case(
+            microsoft(op, "d i s z", block_size=16, quantize_axis=1),
+            indices,
+            numbers("d", 4, 20, 6) | numbers("z", 4, 2, 6) | scales(4, 2, 6),
+        ),
+        "gather, pairs of natural numbers": Case(
+            microsoft(op, "d i s z", block_size=16, gather_axis=1, quantize_axis=2),
+            indices,
+            unsigned("d", 3, 4, 34) | unsigned("z", 3, 4, 3) | scales(3, 4, 3),
+        ),
         "gather, scales in front": Case(
             microsoft(op, "d i s z", block_size=16, gather_axis=1, quantize_axis=0),
             indices,
             numbers("d", 40, 5) | numbers("z", 3, 5) | scales(3, 5),
         ),
+    }
+
+
+def _experts() -> dict[str, Case]:
+    """Of few rows, whose experts are gathered, and of many."""
+    experts, size, inner = 6, 32, 16
+    both = {
+        "a": 0.3 * _floats(experts, inner, size), "b": _floats(experts, inner, seed=4),
+        "c": 0.3 * _floats(experts, size, inner, seed=5), "d": _floats(experts, size, seed=6),
+    }  # fmt: skip
+    gated = both | {"a": 0.3 * _floats(experts, 2 * inner, size), "b": _floats(experts, 2 * inner, seed=4)}
+    few = {"x": _floats(2, size, seed=7), "r": _floats(2, experts, seed=8)}
+    many = {"x": _floats(2, 5, size, seed=7), "r": _floats(10, experts, seed=8)}
+    names, moe = "x r a b c d", "MoE"
+    limits: dict[str, Any] = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 1.5}
+    return {
+        "experts, few rows": Case(microsoft(moe, names, k=2, activation_type="silu"), few, both),
+        "experts, many rows": Case(microsoft(moe, names, k=2, activation_type="silu"), many, both),
+        "experts, one": Case(microsoft(moe, "x r a _ c _"), few, both),
+        "experts, normal shares": Case(
+            microsoft(moe, names, k=3, activation_type="gelu", normalize_routing_weights=1), many, both
+        ),
+        "experts, gates": Case(
+            microsoft(moe, names, k=2, activation_type="swiglu", swiglu_fusion=1, **limits), few, gated
+        ),
+        "experts, gates, many rows": Case(
+            microsoft(moe, names, k=2, activation_type="swiglu", swiglu_fusion=1), many, gated
+        ),
+    } | _quantized_experts()
+
+
+def _quantized_experts() -> dict[str, Case]:
+    """With blocks only of 4 bits: of others ONNX Runtime quantises the rows, too."""
+    experts, size, inner = 6, 32, 16
+    few = {"x": _floats(2, size, seed=7), "r": _floats(2, experts, seed=8)}
+    many = {"x": _floats(2, 5, size, seed=7), "r": _floats(10, experts, seed=8)}
+
+    def case(bits: int, block: int, zeros: bool, inputs: dict[str, Array], **attributes: Any) -> Case:
+        rng, weights = _rng(bits + block), dict[str, Array]()
+        first = 2 * inner if "swiglu_fusion" in attributes else inner
+        for n, (outputs, width) in enumerate(((first, size), (size, inner))):
+            blocks = (width // block,) if block else ()
+            each = (experts, outputs, *blocks)
+            weights["ad"[n]] = _bytes(experts, outputs, width * bits // 8, seed=n)
+            weights["be"[n]] = rng.uniform(0.5, 2, each).astype(np.float32) / (1 << bits)
+            weights["cf"[n]] = _floats(experts, outputs, seed=n)
+            if zeros:
+                weights["uv"[n]] = _bytes(*each[:-1], -(-each[-1] * bits // 8), seed=n)
+        names = "x r a b c d e f _ _ _" + (" u v" if zeros else "")
+        attributes |= {"block_size": block} if block else {}
+        return Case(microsoft("QMoE", names, k=2, expert_weight_bits=bits, **attributes), inputs, weights)
+
+    return {
+        "experts, 4 bits": case(4, 0, False, few),
+        "experts, 4 bits, many rows": case(4, 0, True, many, activation_type="silu"),
+        "experts, 4 bits, blocks": case(4, 16, True, few, activation_type="swiglu", swiglu_fusion=1),
+        "experts, 8 bits": case(8, 0, True, few, activation_type="gelu"),
+        "experts, 2 bits": case(2, 16, False, many),
     }
 
 
@@ -278,6 +349,20 @@ def _grouped(batch: int, length: int, heads: int, size: int) -> dict[str, Case]:
         "groups, window": Case(
             microsoft(grouped, "q k v _ _ l t", "y nk nv", local_window_size=3, scale=0.3, **counts), given | lengths
         ),
+        "groups, soft cap": Case(
+            microsoft(grouped, "q k v _ _ l t", "y nk nv", softcap=2.0, **counts), given | lengths
+        ),
+        "groups, bias": Case(
+            microsoft(grouped, "q k v _ _ l t _ _ _ e", "y nk nv", softcap=2.0, **counts),
+            given | lengths | {"e": _floats(1, heads, length, length, seed=6)},
+        ),
+        "groups, smooth": Case(
+            microsoft(grouped, "x _ _ _ _ l t", "y nk nv", smooth_softmax=1, softcap=3.0, **counts), packed | lengths
+        ),
+        "groups, sinks": Case(
+            microsoft(grouped, "q k v _ _ l t _ _ _ _ h", "y nk nv", **counts),
+            given | lengths, {"h": _floats(heads, seed=6)},
+        ),
         "rotary": Case(microsoft(rotary, "x p c s"), x | places, caches),
         "rotary, first": Case(microsoft(rotary, "x p c s", interleaved=1), x | first, caches),
         "rotary, part": Case(
@@ -378,4 +463,4 @@ def _recurrent() -> dict[str, Case]:
     }
 
 
-CASES = _activations() | _products() | _gathers() | _norms() | _attentions() | _quantized()
+CASES = _activations() | _products() | _gathers() | _experts() | _norms() | _attentions() | _quantized()

@@ -36,23 +36,30 @@ class Cache:
     interleaved: bool = False
     packed: bool = False
     window: int = -1
+    softcap: float = 0.0
+    sink: bool = False
+    bias: bool = False
 
     def model(self) -> ModelProto:
         names = ["q", "", ""] if self.packed else ["q", "k", "v"]
-        names += ["pk", "pv", "lengths", "total", *(("cos", "sin") if self.rotary else ())]
+        names += ["pk", "pv", "lengths", "total", *(("cos", "sin") if self.rotary else ("", ""))]
+        names += ["", "bias" if self.bias else "", *(["sink"] if self.sink else [])]
         node = make_node(
             "GroupQueryAttention", names, ["y", "nk", "nv"], domain="com.microsoft", num_heads=HEADS,
             kv_num_heads=GROUPS, do_rotary=int(self.rotary), rotary_interleaved=int(self.interleaved),
-            local_window_size=self.window,
+            local_window_size=self.window, softcap=self.softcap,
         )  # fmt: skip
         past = [self.batch, GROUPS, self.room or "p", SIZE]
         shapes = {"q": [self.batch, "s", self.width], "pk": past, "pv": past}
         if not self.packed:
             shapes |= {name: [self.batch, "s", GROUPS * SIZE] for name in ("k", "v")}
         inputs = [make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+        if self.bias:
+            inputs.append(make_tensor_value_info("bias", TensorProto.FLOAT, [1, HEADS, "s", self.room or "p + s"]))
         inputs.append(make_tensor_value_info("lengths", TensorProto.INT32, [self.batch]))
         inputs.append(make_tensor_value_info("total", TensorProto.INT32, []))
         caches = [from_array(floats(ROWS + ROOM, SIZE // 2), name) for name in ("cos", "sin") if self.rotary]
+        caches += [from_array(floats(HEADS), "sink")] if self.sink else []
         outputs = [ValueInfoProto(name=name) for name in ("y", "nk", "nv")]
         domains = [make_opsetid("", 18), make_opsetid("com.microsoft", 1)]
         return make_model(make_graph([node], "g", inputs, outputs, caches), opset_imports=domains, ir_version=9)
@@ -80,6 +87,8 @@ class Cache:
             }  # fmt: skip
             if not self.packed:
                 feed |= {name: floats(self.batch, rows, GROUPS * SIZE) for name in ("k", "v")}
+            if self.bias:
+                feed["bias"] = floats(1, HEADS, rows, past + rows)
             yield feed, counts
 
     def check(self, compiled: treadle.CompiledModel) -> None:
@@ -111,6 +120,9 @@ CACHES = {
     "grows, window": Cache(rotary=True, window=6),
     "has room, packed": Cache(room=ROOM + ROWS, rotary=True, packed=True),
     "has room, window": Cache(room=ROOM + ROWS, window=6),
+    "grows, soft cap": Cache(rotary=True, softcap=1.5),
+    "has room, soft cap, sink, window": Cache(room=ROOM + ROWS, window=6, softcap=0.5, sink=True),
+    "grows, bias": Cache(rotary=True, window=6, bias=True),
     "two sequences": Cache(batch=2, rotary=True),
     "two sequences that have room": Cache(batch=2, room=ROOM + ROWS),
 }
@@ -143,7 +155,13 @@ def test_prompts_chunks_and_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["grows, window", "has room, packed", pytest.param("two sequences", marks=pytest.mark.slow)]
+    "name",
+    [
+        "grows, window",
+        "has room, packed",
+        "has room, soft cap, sink, window",
+        pytest.param("two sequences", marks=pytest.mark.slow),
+    ],
 )
 def test_prompts_chunks_and_steps_on_the_emulator(name: str) -> None:
     cache = CACHES[name]

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 
 import treadle
 from tests.frontends.onnx.microsoft_cases import CASES, Case, microsoft
 from tests.helpers.emulated_batch import CUDA
 from tests.helpers.limits import assert_within, module_limits
 from tests.helpers.program_batch import C, ProgramBatch
+from treadle.dialects.graph import GatherOp
+from treadle.dialects.graph.dtypes import ui8
 from treadle.errors import TreadleError
 from treadle.frontends.onnx import import_model
 
@@ -41,7 +43,18 @@ def emulated() -> Any:
 
 APPROXIMATED = ("quick gelu", "fused conv, Sigmoid", *(name for name in CASES if name.startswith("lstm")))
 """Of which ONNX Runtime's vector code has a sigmoid or a tanh that is off by more than its type's rounding."""
-EMULATED = ("groups, rotary", "heads, raw mask", "4 bits, zero points", "skip, sum", "add", "dynamic matmul")
+EMULATED = (
+    "experts, few rows",
+    "experts, 4 bits, blocks",
+    "experts, gates, many rows",
+    "groups, rotary",
+    "groups, sinks",
+    "heads, raw mask",
+    "4 bits, zero points",
+    "skip, sum",
+    "add",
+    "dynamic matmul",
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,9 +81,19 @@ def _check(name: str, results: Sequence[Array]) -> None:
 
 
 REFUSED = {
-    "heads by a cache": (
+    "a length of a past": (
         microsoft("MultiHeadAttention", "x x x _ _ _ _ _ x", num_heads=2),
-        r"input 8 \('past_sequence_length'\) is given",
+        r"input 8 \('past_sequence_length'\) of shape \(2, 3, 8\); accepted: one number",
+    ),
+    "a length of no past": (
+        microsoft("MultiHeadAttention", "x x x _ _ _ _ _ p", num_heads=2), "of a past are missing; accepted: both, or",
+    ),
+    "beams": (
+        microsoft("MultiHeadAttention", "x x x _ _ _ _ _ _ p", num_heads=2),
+        r"input 9 \('cache_indirection'\) is given",
+    ),
+    "a shared past without a length": (
+        microsoft("Attention", "x w", num_heads=2, past_present_share_buffer=1), "is 1; accepted: 1 with input 6",
     ),
     "no heads": (microsoft("MultiHeadAttention", "x x x"), "attribute 'num_heads' is 0"),
     "uneven heads": (microsoft("MultiHeadAttention", "x x x", num_heads=3), r"for 3 heads; accepted: rows of whole"),
@@ -89,17 +112,53 @@ REFUSED = {
     "a cache": (
         microsoft("GroupQueryAttention", "x x x x x", num_heads=2, kv_num_heads=1), "a past of",
     ),
-    "a soft cap": (
-        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, softcap=2.0), "attribute 'softcap' is 2.0",
+    "a bias of grouped scores": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ x", num_heads=2, kv_num_heads=1),
+        r"input 10 \('attention_bias'\) of shape \(2, 3, 8\); accepted: \(2, 2, 3, 3\), the",
     ),
-    "a smooth softmax": (
-        microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=1, smooth_softmax=1), "'smooth_softmax' is 1",
+    "sinks": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ _ g", num_heads=2, kv_num_heads=1),
+        r"input 11 \('head_sink'\) of shape \(8,\); accepted: 2",
+    ),
+    "weights of heads": (
+        microsoft("GroupQueryAttention", "x _ _ _ _ _ _ _ _ _ _ _ _ _ g", num_heads=2, kv_num_heads=1),
+        r"input 14 \('q_norm_weight'\) of shape \(8,\); accepted: 2",
     ),
     "uneven groups": (
         microsoft("GroupQueryAttention", "x", num_heads=2, kv_num_heads=2), "rows of 8 for 2 and twice 2 heads",
     ),
     "groups of matrices": (
         microsoft("GroupQueryAttention", "w", num_heads=2, kv_num_heads=1), "queries of rank 2; accepted: .batch, seq",
+    ),
+    "a mixer": (microsoft("MoE", "w r v _ m _", use_sparse_mixer=1), "attribute 'use_sparse_mixer' is 1; accepted: 0"),
+    "more experts than there are": (microsoft("MoE", "w r v _ m _", k=2), "attribute 'k' is 2; accepted: 1 to 1"),
+    "scores of experts": (microsoft("MoE", "w w v _ m _"), r"scores of shape \(8, 24\); accepted: .rows, 1"),
+    "layers of experts": (microsoft("MoE", "w r v _ v _"), r"layers .*\(1, 8, 24\), None. of rows of 24; accepted: "),
+    "gates of nothing": (
+        microsoft("MoE", "w r v _ m _", activation_type="swiglu"), "activation swiglu with swiglu_fusion 0 and no t",
+    ),
+    "gates of relu": (microsoft("MoE", "w r v _ m _ v _"), "activation relu with swiglu_fusion 0 and a third layer"),
+    "a late limit": (
+        microsoft("MoE", "w r v _ m _", swiglu_limit_after_activation=1), "'swiglu_limit_after_activation' is 1",
+    ),
+    "an activation of experts": (
+        microsoft("MoE", "w r v _ m _", activation_type="geglu"), "'activation_type' is 'geglu'; accepted: relu, gelu",
+    ),
+    "a matrix of experts": (microsoft("MoE", "w r w _ m _"), "weights of experts of rank 2; accepted: .experts, out"),
+    "floats of 4 bits": (
+        microsoft("QMoE", "w r u e _ u e", quant_type="nvfp4"), "attribute 'quant_type' is 'nvfp4'; accepted: int",
+    ),
+    "3 bits of experts": (
+        microsoft("QMoE", "w r u e _ u e", expert_weight_bits=3), "of 3 bits, scales; accepted: uint8 of 2, 4 or 8",
+    ),
+    "scales of experts": (
+        microsoft("QMoE", "w r u e _ u e", block_size=16), r"scales of shape \(1, 8\); accepted: \(1, 8, 4\), and",
+    ),
+    "blocks of experts": (
+        microsoft("QMoE", "w r u e _ u e", block_size=8), "block_size 8 of rows of 64; accepted: a divisor that is a",
+    ),
+    "prepacked experts": (
+        microsoft("QMoE", "w r u e _ u e", weights_prepacked=1), "'weights_prepacked' is 1; accepted: 0 or -1",
     ),
     "ragged batches": (microsoft("RotaryEmbedding", "x p w w", is_packed_batching=1), "'is_packed_batching' is 1"),
     "a scaled rotation": (microsoft("RotaryEmbedding", "x p w w", scale=2.0), "attribute 'scale' is 2.0"),
@@ -153,7 +212,17 @@ WEIGHTS: dict[str, Array] = {
     "p": np.zeros(1, np.int64), "b": np.zeros(3, np.uint8), "i": np.zeros((1, 5), np.int64),
     "o": np.ones((2, 24), np.float32), "q": np.ones(1, np.float32), "u": np.zeros((1, 8, 32), np.uint8),
     "v": np.zeros((1, 8, 24), np.uint8), "k": np.ones((1, 8, 4), np.float32),
+    "r": np.ones((8, 1), np.float32), "m": np.ones((1, 24, 8), np.float32), "e": np.ones((1, 8), np.float32),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gather, 4 bits of bytes", "gather, pairs of integers"])
+def test_a_table_stays_as_small_as_in_the_file(name: str) -> None:
+    """Two numbers a byte, until they are gathered."""
+    gathered = [op.operands[0].type for op in _imported(CASES[name]).walk() if isinstance(op, GatherOp)]
+    table = CASES[name].weights["d"]
+    count = table.size if table.dtype == np.uint8 else table.size // 2
+    assert [t.element_count() for t in gathered if isinstance(t, TensorType) and t.element_type == ui8] == [count]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -176,6 +245,28 @@ def test_packed_heads(packed: str, bias: bool) -> None:
     (limit,) = module_limits(_imported(whole), list(rows.values()))
     assert_within(y, limit, y.dtype, "the result")
     assert_within(whole.expected()[0], limit, y.dtype, "ONNX Runtime, of the parts")
+
+
+def test_heads_that_are_normalised() -> None:
+    """Of which ONNX Runtime has no kernel on CPUs: as queries and keys are that NumPy has normalised."""
+    random = np.random.default_rng(5)
+    widths = {"q": 32, "k": 16, "v": 16}
+    rows = {name: random.standard_normal((2, 5, width)).astype(np.float32) for name, width in widths.items()}
+    weights = {name: random.standard_normal(8).astype(np.float32) for name in ("qn", "kn")}
+    lengths = {"l": np.full(2, 4, np.int32), "t": np.array(5, np.int32)}
+    counts: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
+    names = "q k v _ _ l t _ _ _ _ _ _ _ qn kn"
+    normal = microsoft("GroupQueryAttention", names, "y nk nv", qk_norm_epsilon=1e-3, **counts)
+    with treadle.compile(Case(normal, rows | lengths, weights).model(), threads=2) as compiled:
+        results = compiled(**rows, **lengths)
+    by_numpy = dict(rows)
+    for name in "qk":
+        wide = rows[name].astype(np.float64).reshape(2, 5, -1, 8)
+        wide = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-3) * weights[f"{name}n"]
+        by_numpy[name] = wide.reshape(rows[name].shape).astype(np.float32)
+    plain = Case(microsoft("GroupQueryAttention", "q k v _ _ l t", "y nk nv", **counts), by_numpy | lengths)
+    for result, wanted in zip(results, plain.expected(), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -68,6 +68,75 @@ def attention(
         return AttentionOp(s[0], s[1], s[2], added, ends, behind, scale=scale, causal=causal, guard=guard)
 
     return g.emit(build, q, k, v, *optional)
+
+
+def attention_by_steps(
+    g: GraphBuilder,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    causal: bool = False,
+    guard: bool = False,
+    length: Tensor | None = None,
+    offset: Tensor | None = None,
+) -> Tensor:
+    """What `graph.attention` has no words for, as products with a softmax between them. Operands are of rank 4.
+
+    softcap: scores are `softcap * tanh(score / softcap)` before anything is added to them or hidden; not if it is 0
+    sink: floats that broadcast to the scores' rows, `exp(sink)` being another term of each row's sum. Source: Xiao et
+        al., "Efficient streaming language models with attention sinks", ICLR 2024
+    """
+    batch, heads, rows, _ = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    by_group = (batch, groups, heads // groups * rows)
+    product = g.matmul(g.reshape(q, (*by_group, q.shape[3])), g.transpose(k, (0, 1, 3, 2)))
+    scores = g.mul(g.widened(g.reshape(product, (batch, heads, rows, keys))), scale)
+    if softcap:
+        scores = g.mul(g.unary("tanh", g.div(scores, softcap)), softcap)
+    if mask is not None:
+        scores = g.add(scores, g.cast(mask, scores.element))
+    places = g.iota(keys)
+    if causal:
+        last = g.add(g.reshape(g.iota(rows), (rows, 1)), g.numbers(keys - rows) if offset is None else offset)
+        scores = g.where(g.binary("le", places, last), scores, g.scalar(-inf, scores))
+    if length is not None:
+        exists = g.binary("lt", places, length)
+        scores = g.where(exists, scores, g.scalar(-inf, scores))
+        v = g.where(g.reshape(exists, (keys, 1)), v, g.scalar(0.0, v))
+    shares = softmax_along(g, scores, 3, log=False) if sink is None else _softmax_beside(g, scores, sink)
+    if guard:
+        shares = g.where(g.binary("ne", shares, shares), g.scalar(0.0, shares), shares)
+    y = g.matmul(g.reshape(g.cast(shares, v.element), (*by_group, keys)), v)
+    return g.reshape(y, (batch, heads, rows, v.shape[3]))
+
+
+def _softmax_beside(g: GraphBuilder, scores: Tensor, sink: Tensor) -> Tensor:
+    """Softmax of each row and one more element, which the result does not have."""
+    sink = g.cast(sink, scores.element)
+    most = g.binary("max", g.reduce("max", scores, [scores.rank - 1], keep=True), sink)
+    weights = g.unary("exp", g.sub(scores, most))
+    total = g.reduce("add", weights, [scores.rank - 1], keep=True)
+    return g.div(weights, g.add(total, g.unary("exp", g.sub(sink, most))))
+
+
+# Queries, keys and values by heads: `[batch, heads, sequence, size]`.
+
+
+def split_heads(g: GraphBuilder, x: Tensor, heads: int) -> Tensor:
+    """`[batch, sequence, heads * size]` by heads."""
+    split = g.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
+    return g.transpose(split, (0, 2, 1, 3))
+
+
+def joined(g: GraphBuilder, x: Tensor) -> Tensor:
+    """The heads of a position one behind the other again."""
+    batch, heads, length, size = x.shape
+    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
 # Normalisation by statistics of the tensor itself.

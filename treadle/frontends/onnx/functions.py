@@ -349,7 +349,7 @@ def _known(outer: Tensor) -> Tensor:
 MAX_OPSET = 28
 """The newest version of ONNX's operators whose changes the converters know."""
 
-Converter = Callable[[Node, GraphBuilder], Tensor | Sequence[Tensor]]
+Converter = Callable[[Node, GraphBuilder], Tensor | Sequence[Tensor] | None]
 C = TypeVar("C", bound=Converter)
 
 
@@ -368,7 +368,8 @@ def converts(*op_types: str, since: int = 1, domain: str = "") -> Callable[[C], 
 
     domain: that of the operators, by default ONNX's own
 
-    A converter gives the outputs in order; trailing ones may be left out if nothing uses them.
+    A converter gives the outputs in order; trailing ones may be left out if nothing uses them. One that gives None, and
+    has written nothing, leaves the node to the body that ONNX defines it with.
     """
 
     def register(function: C) -> C:

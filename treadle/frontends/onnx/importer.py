@@ -41,6 +41,7 @@ from treadle.frontends.onnx.functions import (
     called_body,
     drop_unused,
     end_block,
+    find_schema,
     function_body,
     function_of,
     values_read,
@@ -234,13 +235,18 @@ class GraphWalk:
         if isinstance(conversion, FunctionProto):
             self._define(self._call(called_body(node, conversion), node, path), scope)
             return
-        if not callable(conversion):
-            self._define(self._call(function_body(node, conversion, scope.opsets), node, path), scope)
-            return
         try:
-            results = conversion(node, self.builder)
+            results = conversion(node, self.builder) if callable(conversion) else None
         except VerifyException as error:
             raise node.error(str(error), error.accepted if isinstance(error, Misfit) else None) from error
+        if results is None:
+            schema = find_schema(proto.op_type, proto.domain, opset) if callable(conversion) else conversion
+            if schema is None:
+                raise node.error(
+                    "it is imported by a definition that this version of onnx does not have", "a newer onnx"
+                )
+            self._define(self._call(function_body(node, schema, scope.opsets), node, path), scope)
+            return
         node.check_attributes()
         listed = [results] if isinstance(results, Tensor) else results
         node.only_output(len(listed) - 1)

@@ -2,6 +2,7 @@
 
 from treadle.frontends.onnx.converters import (
     activation,
+    attention,
     control,
     data_extents,
     elementwise,
@@ -18,14 +19,15 @@ from treadle.frontends.onnx.converters import (
     resize,
 )
 from treadle.frontends.onnx.converters.microsoft import attention as microsoft_attention
+from treadle.frontends.onnx.converters.microsoft import experts as microsoft_experts
 from treadle.frontends.onnx.converters.microsoft import fused as microsoft_fused
 from treadle.frontends.onnx.converters.microsoft import quantized as microsoft_quantized
 from treadle.frontends.onnx.functions import find_conversion
 
 FAMILIES = (
-    activation, legacy_opsets, control, data_extents, elementwise, fourier, indexing, linear,
-    non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_fused,
-    microsoft_quantized,
+    activation, attention, legacy_opsets, control, data_extents, elementwise, fourier, indexing, linear,
+    non_max_suppression, pool, quantize, recurrent, reduce, reshape, resize, microsoft_attention, microsoft_experts,
+    microsoft_fused, microsoft_quantized,
 )  # fmt: skip
 """Every module that registers converters."""
 

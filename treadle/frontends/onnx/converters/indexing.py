@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import i1, i64
 
 from treadle.frontends.common import indexing as common
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Symbolic, bound_of, bounds_of, is_symbolic, maximum, minimum
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic, maximum, minimum
 from treadle.frontends.common.indexing import (
     counted_from_front,
     cumulative,
@@ -123,7 +123,8 @@ def scatter_nd(node: Node, g: GraphBuilder) -> Tensor:
 
 @converts("TensorScatter", since=24)
 def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
-    """A cache `[batch, ..., L, ...]` with consecutive slices replaced, in each entry of the batch from an index on."""
+    """A cache `[batch, ..., L, ...]` with consecutive slices replaced, in each entry of the batch from an index on. A
+    state of one entry gets them where it lies."""
     cache, update = node.input(0), node.input(1)
     axis = node.axis(node.int("axis", -2), cache.rank)
     extent, count, batch = cache.shape[axis], update.shape[axis] if update.rank == cache.rank else 0, cache.shape[0]
@@ -133,6 +134,10 @@ def tensor_scatter(node: Node, g: GraphBuilder) -> Tensor:
         shapes = f"an update of shape {update.shape} along axis {axis} of {cache.shape}"
         raise node.error(shapes, "another axis than the batch, and no more slices than the cache has")
     starts = node.optional(2) or g.filled(0, np.dtype(np.int64), (batch,))
+    in_place = cache.ssa in g.states and not isinstance(extent, Extent)  # one that changes would grow
+    if batch == 1 and in_place and (count == 1 or not circular):
+        first = g.cast(g.reshape(starts, ()), i64)
+        return g.append(cache, update, g.binary("mod", first, extent) if circular else first, axis)
     positions = g.add(g.reshape(g.cast(starts, i64), (batch, 1)), g.iota(count))
     if circular:
         positions = g.binary("mod", positions, extent)

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.composed import matmul
+from treadle.frontends.common.composed import joined, matmul, split_heads
 from treadle.frontends.common.extent import Extent, Symbolic, bound_of
 from treadle.frontends.common.result_extents import symbols_in
 from treadle.frontends.common.window import concatenated
@@ -20,18 +20,6 @@ from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
 
 # Queries, keys and values by heads: `[batch, heads, sequence, size]`.
-
-
-def split_heads(g: GraphBuilder, x: Tensor, heads: int) -> Tensor:
-    """`[batch, sequence, heads * size]` by heads."""
-    split = g.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads))
-    return g.transpose(split, (0, 2, 1, 3))
-
-
-def joined(g: GraphBuilder, x: Tensor) -> Tensor:
-    """The heads of a position one behind the other again."""
-    batch, heads, length, size = x.shape
-    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
 def packed_heads(node: Node, g: GraphBuilder, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,12 +59,6 @@ def _unpacked(g: GraphBuilder, x: Tensor) -> list[Tensor | None]:
     return [g.reshape(g.entry(x, 3, n), rows) for n in range(x.shape[3])]
 
 
-def past_and_new(node: Node, g: GraphBuilder, index: int, new: Tensor) -> Tensor:
-    """Keys or values of the past, an input, before the new ones."""
-    past = node.optional(index)
-    return new if past is None else concatenated(g, [past, new], 2)
-
-
 def rotated(
     node: Node, g: GraphBuilder, x: Tensor, positions: Tensor, caches: tuple[Tensor, Tensor], interleaved: bool
 ) -> Tensor:
@@ -111,34 +93,70 @@ MASKED = -10000.0
 @converts("MultiHeadAttention", domain=DOMAIN)
 def multi_head_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Queries, keys and values by heads, of `[batch, sequence, heads * size]`, packed into one, or keys and values by
-    heads already. The present keys and values are the past ones and the new ones."""
-    _refuse(node, 8, "past_sequence_length")
+    heads already. The present keys and values are the past ones and the new ones; a past has room for those where
+    `past_sequence_length` says how much of it there is."""
     _refuse(node, 9, "cache_indirection")
     heads = _heads(node, "num_heads")
     q, k, v = packed_heads(node, g, heads)
-    k, v = past_and_new(node, g, 6, k), past_and_new(node, g, 7, v)
-    y = _attention(node, g, (q, k, v), node.optional(4), node.optional(5))
+    begin, pasts = _begin(node, g, 8), [node.optional(6), node.optional(7)]
+    _check_past(node, begin, pasts)
+    k, v = (_with_past(g, past, new, begin, 2) for past, new in zip(pasts, (k, v), strict=True))
+    y = _attention(node, g, (q, k, v), node.optional(4), node.optional(5), begin)
     return [joined(g, y), k, v]
+
+
+def _begin(node: Node, g: GraphBuilder, index: int) -> Tensor | None:
+    """How many elements of a past there are that has room for more, a scalar of i64; None for one that grows."""
+    given = node.optional(index)
+    if given is None:
+        return None
+    if given.shape not in ((), (1,)):
+        raise node.error(f"input {index} ('past_sequence_length') of shape {given.shape}", "one number")
+    return g.cast(g.reshape(given, ()), i64)
+
+
+def _check_past(node: Node, begin: Tensor | None, pasts: Sequence[Tensor | None]) -> None:
+    missing = sum(past is None for past in pasts)
+    if missing not in (0, len(pasts)) or (missing and begin is not None):
+        raise node.error("keys or values of a past are missing", "both, or neither and no 'past_sequence_length'")
+    for past in pasts if begin is not None else ():
+        if past is not None and isinstance(past.shape[-2], Extent):
+            raise node.error(
+                f"a past of {past.shape[-2]} that has room", "a static extent, or no 'past_sequence_length'"
+            )
+
+
+def _with_past(g: GraphBuilder, past: Tensor | None, new: Tensor, begin: Tensor | None, dim: int) -> Tensor:
+    """Keys, values or both behind those of a past, or from a position on in one that has room."""
+    if past is None:
+        return new
+    return concatenated(g, [past, new], dim) if begin is None else _appended(g, past, new, begin, past.shape[dim], dim)
 
 
 @converts("Attention", domain=DOMAIN)
 def attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """The projection of the input to queries, keys and values, then attention; the past and the present hold keys and
-    values one after the other."""
-    _refuse(node, 6, "past_sequence_length")
-    _zero(node, "do_rotary", "past_present_share_buffer")
+    values one after the other. A past that is shared with the present has room for what is new."""
+    _zero(node, "do_rotary")
+    begin, shared = _begin(node, g, 6), node.flag("past_present_share_buffer")
+    if shared != (begin is not None):
+        accepted = "1 with input 6 ('past_sequence_length'), 0 without it"
+        raise node.error(f"attribute 'past_present_share_buffer' is {int(shared)}", accepted)
     node.ignore("rotary_embedding_dim")
     x, weights, bias = node.input(0), node.input(1), node.optional(2)
     if x.rank != 3 or weights.rank != 2:
         raise node.error(f"an input of rank {x.rank}, weights of rank {weights.rank}", "ranks 3 and 2")
     product = matmul(g, x, weights)
-    return projected_attention(node, g, product if bias is None else g.add(product, bias), (3, 4, 5))
+    return projected_attention(node, g, product if bias is None else g.add(product, bias), (3, 4, 5), begin)
 
 
-def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence[int]) -> list[Tensor]:
+def projected_attention(
+    node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence[int], begin: Tensor | None = None
+) -> list[Tensor]:
     """Attention of queries, keys and values that lie one behind the other in the last dimension.
 
     inputs: the numbers of the mask, the past and the bias of the scores among the node's
+    begin: how many elements of the past there are, if it has room for more
     """
     heads, width = _heads(node, "num_heads"), x.shape[-1]
     sizes = node.ints("qkv_hidden_sizes") or [width // 3] * 3
@@ -148,16 +166,23 @@ def projected_attention(node: Node, g: GraphBuilder, x: Tensor, inputs: Sequence
     parts = [g.narrow(x, 2, start, size) for start, size in zip(starts, sizes, strict=True)]
     q, k, v = (split_heads(g, part, heads) for part in parts)
     mask, past, bias = (node.optional(n) for n in inputs)
-    if past is not None:
-        k, v = (concatenated(g, [g.entry(past, 0, n), new], 2) for n, new in enumerate((k, v)))
-    y = joined(g, _attention(node, g, (q, k, v), mask, bias))
-    return [y, g.stack([k, v], 0)] if any(node.used[1:]) else [y]
+    _check_past(node, begin, [past])
+    present: list[Tensor] = []
+    if past is not None or any(node.used[1:]):
+        present = [_with_past(g, past, g.stack([k, v], 0), begin, 3)]
+    k, v = (k, v) if past is None else (g.entry(present[0], 0, n) for n in (0, 1))
+    return [joined(g, _attention(node, g, (q, k, v), mask, bias, begin)), *present]
 
 
 def _attention(
-    node: Node, g: GraphBuilder, qkv: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, bias: Tensor | None
+    node: Node,
+    g: GraphBuilder,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    bias: Tensor | None,
+    begin: Tensor | None,
 ) -> Tensor:
-    """By the attributes `scale`, `mask_filter_value` and `unidirectional`."""
+    """By the attributes `scale`, `mask_filter_value` and `unidirectional`; rows begin somewhere if keys have room."""
     q, k, v = qkv
     added = None if mask is None else _mask(node, g, mask, q, k, node.float("mask_filter_value", MASKED))
     node.ignore("mask_filter_value")
@@ -165,7 +190,9 @@ def _attention(
         added = bias if added is None else g.add(added, bias)
     scale = node.float("scale", 0.0) or 1 / sqrt(q.shape[-1])
     causal = node.flag("unidirectional")
-    return composed.attention(g, q, k, v, added, scale=scale, causal=causal)
+    length = None if begin is None else g.add(begin, g.numbers(q.shape[2]))
+    offset = begin if causal else None
+    return composed.attention(g, q, k, v, added, scale=scale, causal=causal, length=length, offset=offset)
 
 
 def _mask(node: Node, g: GraphBuilder, mask: Tensor, q: Tensor, k: Tensor, hidden: float) -> Tensor:
@@ -222,28 +249,29 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
     """Causal attention of several query heads to one head of keys and values, those of a past before the new ones.
 
     `seqlens_k` says how many keys each sequence has, less one; without a past it only says which rows are padding, and
-    what they hold is not defined.
+    what they hold is not defined. Scores that have a soft cap, and a softmax with a sink, are written out.
     """
-    for n, name in enumerate(
-        ("attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"), 10
-    ):
+    for n, name in {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}.items():
         _refuse(node, n, name)
-    _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache", "softcap")
-    if node.int("smooth_softmax", 0) > 0 or not node.flag("causal", True):
-        raise node.error("attribute 'smooth_softmax' is 1, or 'causal' 0", "their defaults")
-    node.ignore("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "k_quant_type", "v_quant_type")
+    _zero(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    if not node.flag("causal", True):
+        raise node.error("attribute 'causal' is 0", "1")
+    node.ignore("k_quant_type", "v_quant_type")
     q, k, v = _grouped(node, g, _heads(node, "num_heads"), _heads(node, "kv_num_heads"))
+    q, k = _normal(node, g, 14, "q", q), _normal(node, g, 15, "k", k)
     how = _Grouped(
         node.float("scale", 0.0) or 1 / sqrt(q.shape[-1]),
         node.int("local_window_size", -1),
         (node.input(7), node.input(8)) if node.flag("do_rotary") else None,
         node.flag("rotary_interleaved"),
+        node.float("softcap", 0.0),
+        _sink(node, g, q),
     )
     past_k, past_v, positions = node.optional(3), node.optional(4), node.optional(9) if how.caches else None
     if past_k is None and past_v is None:
         q, k = how.rotated(node, g, q, None, positions), how.rotated(node, g, k, None, positions)
-        y = composed.attention(g, q, k, v, _window(g, q, k, None, how.window), scale=how.scale, causal=True)
-        return [joined(g, y), k, v]
+        bias = _bias(node, q, k.shape[2])
+        return [joined(g, how.attended(g, q, k, v, bias, None, None)), k, v]
     batch = q.shape[0]
     if past_k is None or past_v is None or isinstance(batch, Extent) or batch < 1:
         raise node.error(f"a past of {batch} sequences", "'past_key' and 'past_value' of a static number of sequences")
@@ -252,22 +280,51 @@ def group_query_attention(node: Node, g: GraphBuilder) -> list[Tensor]:
         raise node.error(f"a past of {shapes}", f"[{batch}, {k.shape[1]}, past, {k.shape[3]}]")
     totals = g.add(g.cast(g.reshape(node.input(5), (batch,)), i64), 1)
     whole = _present_extent(past_k, k, node.input(6))
+    bias = _bias(node, q, whole)
     found: list[list[Tensor]] = []
     for n in range(batch):
         own = [g.narrow(x, 0, n, 1) for x in (q, k, v, past_k, past_v)]
         given = None if positions is None else g.narrow(positions, 0, n, 1)
-        found.append(how.with_past(node, g, own, g.entry(totals, 0, n), whole, given))
+        added = bias if bias is None or bias.shape[0] == 1 else g.narrow(bias, 0, n, 1)
+        found.append(how.with_past(node, g, own, added, g.entry(totals, 0, n), whole, given))
     return [g.concat(list(each), 0) for each in zip(*found, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """How a GroupQueryAttention scores its rows; caches: cosines and sines, if it rotates queries and keys."""
+    """How a GroupQueryAttention scores its rows.
+
+    caches: cosines and sines, if it rotates queries and keys
+    sink: the score of what each row's softmax has beside the keys, if it has that
+    """
 
     scale: float
     window: int
     caches: tuple[Tensor, Tensor] | None
     interleaved: bool
+    softcap: float
+    sink: Tensor | None
+
+    def attended(
+        self,
+        g: GraphBuilder,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        total: Tensor | None,
+        begin: Tensor | None,
+    ) -> Tensor:
+        """The result by heads, of `total` keys where not all count, and rows that begin at a position."""
+        mask = _window(g, q, k, begin, self.window)
+        if bias is not None:
+            mask = bias if mask is None else g.add(bias, mask)
+        if not self.softcap and self.sink is None:
+            return composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
+        return composed.attention_by_steps(
+            g, q, k, v, mask, scale=self.scale, softcap=self.softcap, sink=self.sink, causal=True, length=total,
+            offset=begin,
+        )  # fmt: skip
 
     def rotated(self, node: Node, g: GraphBuilder, x: Tensor, begin: Tensor | None, positions: Tensor | None) -> Tensor:
         """Queries or keys, turned by their positions: those given, or from the beginning on."""
@@ -282,6 +339,7 @@ class _Grouped:
         node: Node,
         g: GraphBuilder,
         operands: Sequence[Tensor],
+        bias: Tensor | None,
         total: Tensor,
         whole: Symbolic,
         positions: Tensor | None,
@@ -292,10 +350,8 @@ class _Grouped:
         q, k, v, past_k, past_v = operands
         begin = g.binary("max", g.sub(total, g.numbers(q.shape[2])), 0)
         q, k = (self.rotated(node, g, x, begin, positions) for x in (q, k))
-        k, v = _appended(g, past_k, k, begin, whole), _appended(g, past_v, v, begin, whole)
-        mask = _window(g, q, k, begin, self.window)
-        y = composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
-        return [joined(g, y), k, v]
+        k, v = _appended(g, past_k, k, begin, whole, 2), _appended(g, past_v, v, begin, whole, 2)
+        return [joined(g, self.attended(g, q, k, v, bias, total, begin)), k, v]
 
 
 def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
@@ -308,17 +364,17 @@ def _present_extent(past: Tensor, new: Tensor, total: Tensor) -> Symbolic:
     return room if isinstance(count, Extent) else max(room, int(count))
 
 
-def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor, whole: Symbolic) -> Tensor:
-    """Keys or values with new ones from a position on, in a tensor of so many."""
-    room, count = past.shape[2], new.shape[2]
+def _appended(g: GraphBuilder, past: Tensor, new: Tensor, begin: Tensor, whole: Symbolic, dim: int) -> Tensor:
+    """Keys or values with new ones from a position on, in a tensor of so many along the last dimension but one."""
+    room, count = past.shape[dim], new.shape[dim]
     if past.ssa in g.states and (isinstance(room, Extent) or room == whole):
-        return g.append(past, new, begin, 2)
+        return g.append(past, new, begin, dim)
     places = g.sub(g.iota(whole), begin)
     inside = g.binary("and", g.binary("ge", places, 0), g.binary("lt", places, g.numbers(count)))
-    fresh = g.gather(new, places, 2, laid_out=True)
+    fresh = g.gather(new, places, dim, laid_out=True)
     if room == 0:
         return fresh
-    older = past if room is whole or room == whole else g.gather(past, g.iota(whole), 2, laid_out=True)
+    older = past if room is whole or room == whole else g.gather(past, g.iota(whole), dim, laid_out=True)
     return g.where(g.reshape(inside, (whole, 1)), fresh, older)
 
 
@@ -341,6 +397,41 @@ def _grouped(node: Node, g: GraphBuilder, heads: int, groups: int) -> list[Tenso
         if part.rank != 3 or part.shape[-1] % count or part.shape[:2] != q.shape[:2]:
             raise node.error(f"an operand of shape {part.shape} for {count} heads", "rows of whole heads")
     return [split_heads(g, part, count) for part, count in zip(parts, counts, strict=True)]
+
+
+def _bias(node: Node, q: Tensor, keys: Symbolic) -> Tensor | None:
+    """What is added to the scores `[batch, heads, rows, keys]`."""
+    bias = node.optional(10)
+    if bias is None:
+        return None
+    scores = (*q.shape[:3], keys)
+    fits = bias.rank == 4 and all(b in (1, s) for b, s in zip(bias.shape[:2], scores[:2], strict=True))
+    if not fits or bias.shape[2:] != scores[2:]:
+        raise node.error(f"input 10 ('attention_bias') of shape {bias.shape}", f"{scores}, the first two or 1")
+    return bias
+
+
+def _normal(node: Node, g: GraphBuilder, index: int, name: str, x: Tensor) -> Tensor:
+    """Queries or keys whose heads are divided by the root of their mean square, where a weight for that is given."""
+    weight = node.optional(index)
+    epsilon = node.float("qk_norm_epsilon", 1e-6)
+    if node.has(f"{name}_norm_epsilon"):
+        epsilon = node.float(f"{name}_norm_epsilon", 1e-6)
+    if weight is None:
+        return x
+    if weight.shape != (x.shape[3],):
+        raise node.error(f"input {index} ('{name}_norm_weight') of shape {weight.shape}", (x.shape[3],))
+    return composed.rms_norm(g, x, [3], weight, epsilon)
+
+
+def _sink(node: Node, g: GraphBuilder, q: Tensor) -> Tensor | None:
+    """The score of the sink of each head, or 0 of all where the softmax is smooth."""
+    sink, smooth = node.optional(11), node.int("smooth_softmax", 0) > 0
+    if sink is None:
+        return g.scalar(0.0, q) if smooth else None
+    if sink.shape != (q.shape[1],):
+        raise node.error(f"input 11 ('head_sink') of shape {sink.shape}", (q.shape[1],))
+    return g.reshape(sink, (q.shape[1], 1, 1))
 
 
 def _window(g: GraphBuilder, q: Tensor, k: Tensor, begin: Tensor | None, window: int) -> Tensor | None:
@@ -368,6 +459,6 @@ def _refuse(node: Node, index: int, name: str) -> None:
 def _zero(node: Node, *names: str) -> None:
     """Attributes that have to be 0."""
     for name in names:
-        value = node.float(name, 0.0) if name == "softcap" else node.int(name, 0)
+        value = node.int(name, 0)
         if value:
             raise node.error(f"attribute '{name}' is {value}", "0")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import Attribute
 
-from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.graph.dtypes import i4, ui8
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import matmul, softmax_along
 from treadle.frontends.onnx.converters.microsoft import DOMAIN
@@ -103,7 +104,8 @@ def _split(packed: Array, bits: int) -> Array:
 def gather_block_quantized(node: Node, g: GraphBuilder) -> Tensor:
     """`(number - zero) * scale` of the numbers that a Gather along `gather_axis` chooses, with a scale and a zero point
     for each `block_size` of them along `quantize_axis`. Bytes hold several numbers of the last dimension, the first in
-    the lowest bits; their zero point is in the middle where there is none, that of integers of 4 bits is 0.
+    the lowest bits; their zero point is in the middle where there is none, that of integers of 4 bits is 0. A table of
+    integers of 4 bits that is known is kept as bytes of two, too, where the last dimension is even and no Gather's.
     """
     data, indices, scales, zeros = node.input(0), node.input(1), node.input(2), node.optional(3)
     bits, block = node.int("bits", 4), node.int("block_size", 128)
@@ -123,8 +125,12 @@ def gather_block_quantized(node: Node, g: GraphBuilder) -> Tensor:
     if list(scales.shape) != blocks:
         raise node.error(f"scales of shape {list(scales.shape)}", blocks)
     chosen = indices.rank - 1 + along if axis < along else along
-    rows = _numbers(node, g, g.gather(data, indices, axis), bits if is_bytes else 8)
-    wide = g.cast(rows, i32)
+    if data.array is not None and not is_bytes and axis != last and data.array.shape[-1] % 2 == 0:
+        pairs = g.gather(g.constant(_paired(data.array)), indices, axis)
+        wide = g.cast(_numbers(node, g, pairs, 4), i32)
+        wide = g.sub(wide, 8) if data.element == i4 else wide
+    else:
+        wide = g.cast(_numbers(node, g, g.gather(data, indices, axis), bits if is_bytes else 8), i32)
     if zeros is not None:
         _check(node, zeros, data, blocks, packing)
         zero = g.cast(_numbers(node, g, g.gather(zeros, indices, axis), bits if is_bytes else 8), i32)
@@ -134,6 +140,13 @@ def gather_block_quantized(node: Node, g: GraphBuilder) -> Tensor:
         wide = g.sub(wide, 1 << bits - 1)
     by = _repeated(g, g.gather(scales, indices, axis), chosen, block, wide.shape[chosen])
     return g.mul(g.cast(wide, scales.element), by)
+
+
+def _paired(array: Array) -> Array:
+    """Integers of 4 bits as bytes of two, the first in the lowest bits; 8 is added to those with a sign."""
+    numbers = array.astype(np.int8)
+    numbers = (numbers + 8 if array.dtype == ml_dtypes.int4 else numbers).astype(np.uint8)
+    return np.bitwise_or(numbers[..., ::2], np.left_shift(numbers[..., 1::2], 4))
 
 
 def _check(node: Node, zeros: Tensor, data: Tensor, blocks: Sequence[int], packing: int) -> None:
