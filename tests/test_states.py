@@ -297,6 +297,8 @@ def test_run_checks_a_call_on_empty_states(tmp_path: Path, capfd: pytest.Capture
     assert "s = 6, p = 0: y: max abs error" in said and "s = 1, p = 0: ONNX Runtime: nk" in said
     assert main(["compile", str(path), *shapes, "-o", str(tmp_path / "m")]) == 0
     assert main(["run", str(tmp_path / "m")]) == 0
+    assert main(["bench", str(tmp_path / "m"), "--seconds", "1"]) == 0
+    assert "1                 0" in capfd.readouterr().out
     assert main(["run", str(tmp_path / "m"), "--states", "auto"]) == 2
     assert main(["compile", str(path), *shapes[:4], "--states", "pk", "-o", str(tmp_path / "n")]) == 2
     assert "cannot read 'pk'; accepted: auto, or INPUT=OUTPUT" in capfd.readouterr().err

@@ -115,7 +115,7 @@ def bench_range(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Times]:
     """The times of some calls, in turn, for about `seconds` in all."""
-    sides = {str(n): repeated(partial(model.run, inputs)) for n, inputs in enumerate(calls)}
+    sides = {str(n): repeated(called(model, inputs)) for n, inputs in enumerate(calls)}
     rounds = max(_FEWEST_ROUNDS, int(seconds / (_RANGE_BATCH_SECONDS * len(sides))))
     times = interleave(sides, rounds, _RANGE_BATCH_SECONDS, clock)
     return [times[str(n)] for n in range(len(calls))]
@@ -123,7 +123,8 @@ def bench_range(
 
 def _between(symbol: Dim, part: float) -> int:
     """The legal extent next to a point between the least and the greatest, on a logarithmic scale."""
-    wanted = symbol.least * (symbol.greatest / symbol.least) ** part
+    first = max(symbol.least, 1)
+    wanted = first * (symbol.greatest / first) ** part if part else symbol.least
     nearest = round(wanted / symbol.multiple) * symbol.multiple
     return min(max(nearest, symbol.least), symbol.greatest)
 
@@ -219,10 +220,11 @@ def bench_model(
     launches = [] if takes_one_of_several(model.artifact) else launches_of(model.artifact)
     program = model.open()
     assert isinstance(program, CpuProgram)
+    model.reset()
     ordered = model.arguments(inputs)
     if launches:
         program.launch_seconds(ordered, len(launches))  # says at once if the library cannot
-    own = partial(model.run, inputs) if model.symbols else partial(program.run, ordered)
+    own = called(model, inputs) if model.symbols else partial(program.run, ordered)
     sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
     calls_alone = Disturbance(program.threads, waited, clock)
@@ -234,6 +236,19 @@ def bench_model(
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
     part = max(part, disturbance.part()) if launches else part
     return Benchmark(times, _by_kernel(launches, medians), measure_peaks(program.threads), program.threads, part)
+
+
+def called(model: CompiledModel, inputs: Mapping[str, Array]) -> Callable[[], object]:
+    """A call of a model, each time with states that hold nothing."""
+    lengths = {symbol.name: symbol.least for symbol in model.symbols if symbol.name in model.lengths}
+    if not lengths:
+        return partial(model.run, inputs)
+
+    def call() -> object:
+        model.rewind(**lengths)
+        return model.run(inputs)
+
+    return call
 
 
 def repeated(call: Callable[[], object]) -> Callable[[int], None]:

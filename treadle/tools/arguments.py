@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from treadle.artifact.manifest import Tensor
 from treadle.errors import TreadleError
+from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim, parse_dim
 from treadle.shapes.dynamic import ExtentExpression
 from treadle.shapes.states import AUTO, States
@@ -49,6 +50,20 @@ def inputs_at(tensors: Sequence[Tensor], values: Values, given: Mapping[str, Arr
     here = [replace(each, shape=_shape(each, values), extents=()) for each in tensors]
     fitted = {each.name: _fitted(given[each.name], each.shape) for each in here if each.name in given}
     return complete(here, fitted, seed)
+
+
+def inputs_of(model: CompiledModel, given: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Inputs of a call: the given ones, random ones in their largest shapes for the rest, where states are empty."""
+    if not model.lengths:
+        return complete(model.inputs, given, seed)
+    return inputs_at(
+        model.inputs, {dim.name: dim.greatest for dim in model.symbols} | empty_lengths(model), given, seed
+    )
+
+
+def empty_lengths(model: CompiledModel) -> dict[str, int]:
+    """The extents of states that hold nothing."""
+    return {dim.name: dim.least for dim in model.symbols if dim.name in model.lengths}
 
 
 def _is_outer(corner: Sequence[int], ends: Sequence[tuple[int, int]]) -> bool:

@@ -37,7 +37,16 @@ from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
 from treadle.support.version import __version__
 from treadle.target.host import hardware_of, host_target
-from treadle.tools.arguments import Given, check_of_model, complete, read_inputs, shapes_of_call
+from treadle.tools.arguments import (
+    Given,
+    check_of_model,
+    complete,
+    empty_lengths,
+    inputs_of,
+    parse_states,
+    read_inputs,
+    shapes_of_call,
+)
 from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
 
@@ -67,7 +76,7 @@ def bench_command(args: argparse.Namespace) -> int:
     peers = _peers(path, args)
     with ExitStack() as stack, progress_bar() as progress:
         model = stack.enter_context(_model(path, shapes, given, args, progress))
-        inputs = complete(model.inputs, given.arrays, args.seed)
+        inputs = inputs_of(model, given.arrays, args.seed)
         progress("measuring", 1.0)
         others: dict[str, Callable[[], object]] = {}
         if args.against is not None:
@@ -101,7 +110,8 @@ def _along(model: CompiledModel, given: Inputs, args: argparse.Namespace) -> lis
     """The times of a model with symbols along its range, unless a call is given: values of the symbols with theirs."""
     if not model.symbols or given:
         return []
-    points = points_of(model.symbols)
+    listed = [tuple({**point, **empty_lengths(model)}.items()) for point in points_of(model.symbols)]
+    points = list(map(dict, dict.fromkeys(listed)))
     calls = [complete(tensors_at(model.inputs, values), {}, args.seed) for values in points]
     return list(zip(points, bench_range(model, calls, args.seconds / 2), strict=True))
 
@@ -129,10 +139,10 @@ def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, p
         return compile(
             path, target, shapes, constants=given.constants, precision=precision, weights=args.weights,
             convolution=args.convolution, database=args.database, construct=args.construct, threads=args.threads,
-            progress=progress,
+            states=parse_states(args.states), progress=progress,
         )  # fmt: skip
     check_of_model(given, path)
-    asked = ("shape", "target", "precision", "weights", "convolution", "database", "construct")
+    asked = ("shape", "states", "target", "precision", "weights", "convolution", "database", "construct")
     for option in asked:
         if getattr(args, option):
             raise TreadleError(f"--{option} needs the model itself, not a compiled one", path, "an .onnx file")

@@ -24,8 +24,9 @@ from treadle.target.options import DEVICES, parse_precision, parse_weights
 from treadle.tools.arguments import (
     Given,
     check_of_model,
-    complete,
+    empty_lengths,
     inputs_at,
+    inputs_of,
     parse_states,
     points_of,
     read_inputs,
@@ -62,7 +63,7 @@ def run_command(args: argparse.Namespace) -> int:
         check_limit(args.limit, "--limit")
     with progress_bar() as progress:
         model = _packaged(path, given, args) if path.is_dir() else _compiled(shapes, given.constants, args, progress)
-        inputs = _inputs(model, given, args.seed)
+        inputs = inputs_of(model, given.arrays, args.seed)
         if model.device == "emulator":
             progress("compiling for the emulator", 1.0)
             model.open()
@@ -135,23 +136,10 @@ def _checks(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(CHECKS) if args.sanitize else ()
 
 
-def _inputs(model: CompiledModel, given: Given, seed: int) -> dict[str, Array]:
-    """Those of a call: in their largest shapes, where states are empty."""
-    if not model.lengths:
-        return complete(model.inputs, given.arrays, seed)
-    values = {dim.name: dim.greatest for dim in model.symbols}
-    return inputs_at(model.inputs, {**values, **_empty(model)}, given.arrays, seed)
-
-
-def _empty(model: CompiledModel) -> dict[str, int]:
-    """The extents of states that hold nothing."""
-    return {dim.name: dim.least for dim in model.symbols if dim.name in model.lengths}
-
-
 def _with_states(model: CompiledModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs of the model as it is in its file, for a call whose states are empty."""
     kept = [model.manifest.inputs[state.argument] for state in model.manifest.states]
-    values = {**{dim.name: dim.greatest for dim in model.symbols}, **_empty(model)}
+    values = {**{dim.name: dim.greatest for dim in model.symbols}, **empty_lengths(model)}
     shapes = {each.name: inputs_at([each], values, {}, 0)[each.name].shape for each in kept}
     # The program may keep them in a narrower type.
     return {**inputs, **{each.name: np.zeros(shapes[each.name], _WIDE.get(each.dtype, each.dtype)) for each in kept}}
@@ -161,7 +149,7 @@ _WIDE = {"bfloat16": "float32", "float16": "float32"}
 
 
 def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:
-    model.rewind(**_empty(model))
+    model.rewind(**empty_lengths(model))
     start = time.perf_counter()
     model.run(inputs)
     return time.perf_counter() - start
@@ -231,7 +219,7 @@ def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> i
     points, precision = points_of(model.symbols, seed), parse_precision(model.manifest.precision)
     weights = parse_weights(model.manifest.weights.get("kind"))
     peers, refusals, status = dict[str, None](), dict[str, None](), 0
-    calls = list(dict.fromkeys(tuple({**point, **_empty(model)}.items()) for point in points))
+    calls = list(dict.fromkeys(tuple({**point, **empty_lengths(model)}.items()) for point in points))
     for values in calls:
         inputs = inputs_at(model.inputs, dict(values), given.arrays, seed)
         model.reset()

@@ -194,6 +194,7 @@ def _add_compiled_call(parser: argparse.ArgumentParser) -> None:
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote", runs=True)
+    _add_states(parser)
     _add_compiled_call(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call, of the peers' too")
     parser.add_argument(
