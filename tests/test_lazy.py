@@ -53,9 +53,9 @@ def exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def typed_names(tree: ast.Module) -> dict[str, str]:
     """What the names that are imported for the type checker mean."""
     return {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        alias.asname or alias.name: f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom | ast.Import)
         for alias in node.names
     }
 
@@ -151,7 +151,7 @@ def test_the_public_names_are_there() -> None:
         name: name for name in treadle.__all__ if name != "__version__"
     }
     assert set(treadle.__all__) <= set(dir(treadle))
-    accepted = "CompiledModel, Dim, Target, ThreadPool, compile, load, tune"
+    accepted = "CompiledModel, Conversation, Dim, Sampling, Target, ThreadPool, compile, generate, load, tune"
     with pytest.raises(AttributeError, match=f"no name 'comple'; accepted: {accepted}"):
         _ = treadle.comple  # pyright: ignore[reportAttributeAccessIssue]
 

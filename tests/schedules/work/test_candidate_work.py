@@ -31,9 +31,11 @@ APPROXIMATE = {
     "product of tiles": 0.001,
     "convolution of tiles": 0.02,
     "depthwise convolution": 0.02,
+    "attention_decode_cpu": 0.2,
 }
-"""By how much predicted times of CPUs may differ from those of the kernels, where tiles overhang. In all other cases
-they are equal, on GPUs with every count."""
+"""By how much predicted times of CPUs may differ from those of the kernels, where tiles overhang, and of attention of
+few queries, where causality ends the keys of a block: more of them are recorded. In all other cases they are equal, on
+GPUs with every count."""
 
 
 @pytest.mark.parametrize(("name", "is_gpu"), [(n, True) for n in GPU_CASES] + [(n, False) for n in CPU_CASES])
@@ -45,7 +47,7 @@ def test_as_on_kernels(name: str, is_gpu: bool) -> None:
             work, counted = work_of(group, replayed, target), on_kernel(task, candidate, target)
             if is_gpu:
                 assert dataclasses.asdict(work) == pytest.approx(dataclasses.asdict(counted)), candidate
-            tolerance = None if is_gpu else APPROXIMATE.get(name)
+            tolerance = None if is_gpu else APPROXIMATE.get(name, APPROXIMATE.get(candidate.program))
             assert seconds(work, target) == pytest.approx(seconds(counted, target), rel=tolerance), candidate
 
 

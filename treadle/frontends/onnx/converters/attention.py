@@ -53,7 +53,8 @@ def attention(node: Node, g: GraphBuilder) -> list[Tensor] | None:
 
 
 def _needs_definition(node: Node) -> bool:
-    q, k, v, mask, past, given = node.input(0), node.input(1), node.input(2), *(node.optional(n) for n in (3, 4, 6))
+    q, k, v = (node.input(n) for n in range(3))
+    mask, past, given = (node.optional(n) for n in (3, 4, 6))
     if len({x.element for x in (q, k, v)}) > 1 or any(node.used[3:]):
         return True
     if node.int("softmax_precision", 0) == TensorProto.DOUBLE and q.element != f64:
