@@ -221,6 +221,22 @@ def test_chat_reads_turns(
     assert capfd.readouterr().out.split() == words
 
 
+def test_chat_begins_once(
+    folder: Path, tokenizer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begins = tokenizers.Tokenizer.from_file(str(tokenizer))
+    begins.post_processor = tokenizers.processors.TemplateProcessing(single="w7 $A", special_tokens=[("w7", 7)])
+    begins.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "turns").write_text("w5 w17\nw9\n")
+    with (tmp_path / "turns").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["chat", str(folder), "--tokenizer", str(tmp_path / "tokenizer.json"), "--most", "4"]) == 0
+    first = greedy([7, 5, 17], 4)
+    second = greedy([7, 5, 17, *first, 9], 4)
+    words = [f"w{n}" if n < 299 else "<end>" for n in (*first, *second)]
+    assert capfd.readouterr().out.split() == words
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -66,7 +66,8 @@ class _Speaker:
 
     def answer(self, text: str) -> None:
         """Prints what follows a turn, as it comes."""
-        self._tokens += self._tokenizer.encode(text).ids
+        # What a tokenizer puts before a text, such as a token for its beginning, is not repeated in its middle.
+        self._tokens += self._tokenizer.encode(text, add_special_tokens=not self._tokens).ids
         words, first, count = tokenizers.decoders.DecodeStream(skip_special_tokens=True), None, 0
         new, start = len(self._tokens) - len(self._conversation.tokens), time.perf_counter()
         for token in self._conversation.stream(self._tokens, self._most, self._stop, self._sampling):
