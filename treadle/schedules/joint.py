@@ -78,6 +78,7 @@ def checked(weights: Weights, symbols: Sequence[Dim]) -> Weights:
 
 
 def spread(dim: Dim, most: int) -> list[tuple[int, float]]:
+    """So many values of a range or fewer, half of them evenly on a logarithmic scale, with equal weights."""
     low, high, half = _first(dim), dim.greatest, most // 2
     wanted = [low * (high / max(low, 1)) ** (n / half) for n in range(half)]
     wanted += [low + (high - low) * n / (most - half) for n in range(1, most - half + 1)]

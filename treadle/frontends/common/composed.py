@@ -45,17 +45,27 @@ def attention(
     mask: Tensor | None = None,
     *,
     scale: float,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
     causal: bool = False,
     guard: bool = False,
     length: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> Tensor:
     """`graph.attention`, of extents of a call: keys end at theirs, and the last row of causal attention sees the last
-    key.
+    key. With a soft cap or a sink, which the operator does not have, products with a softmax between them, of rank 4.
 
     mask: is added to the scores, in floats
+    softcap: scores are `softcap * tanh(score / softcap)` before anything is added to them or hidden; not if it is 0
+    sink: floats that broadcast to the scores' rows, `exp(sink)` being another term of each row's sum. Source: Xiao et
+        al., "Efficient streaming language models with attention sinks", ICLR 2024
     length, offset: as the operator takes them, numbers of i64, where they are no extents
     """
+    if softcap or sink is not None:
+        scores = _scores(g, q, k, scale, softcap)
+        scores = scores if mask is None else g.add(scores, g.cast(mask, scores.element))
+        scores, v = _hidden(g, scores, v, causal, length, offset)
+        return _weighted(g, scores, v, sink, guard)
     rows, keys = q.shape[-2], k.shape[-2]
     end = length or (g.numbers(keys) if isinstance(keys, Extent) else None)
     if causal and offset is None and rows != keys and is_symbolic((rows, keys)):
@@ -70,36 +80,21 @@ def attention(
     return g.emit(build, q, k, v, *optional)
 
 
-def attention_by_steps(
-    g: GraphBuilder,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    *,
-    scale: float,
-    softcap: float = 0.0,
-    sink: Tensor | None = None,
-    causal: bool = False,
-    guard: bool = False,
-    length: Tensor | None = None,
-    offset: Tensor | None = None,
-) -> Tensor:
-    """What `graph.attention` has no words for, as products with a softmax between them. Operands are of rank 4.
-
-    softcap: scores are `softcap * tanh(score / softcap)` before anything is added to them or hidden; not if it is 0
-    sink: floats that broadcast to the scores' rows, `exp(sink)` being another term of each row's sum. Source: Xiao et
-        al., "Efficient streaming language models with attention sinks", ICLR 2024
-    """
-    batch, heads, rows, _ = q.shape
+def _scores(g: GraphBuilder, q: Tensor, k: Tensor, scale: float, softcap: float) -> Tensor:
+    """`[batch, heads, rows, keys]`, scaled and capped."""
+    batch, heads, rows, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
-    by_group = (batch, groups, heads // groups * rows)
-    product = g.matmul(g.reshape(q, (*by_group, q.shape[3])), g.transpose(k, (0, 1, 3, 2)))
+    by_group = g.reshape(q, (batch, groups, heads // groups * rows, size))
+    product = g.matmul(by_group, g.transpose(k, (0, 1, 3, 2)))
     scores = g.mul(g.widened(g.reshape(product, (batch, heads, rows, keys))), scale)
-    if softcap:
-        scores = g.mul(g.unary("tanh", g.div(scores, softcap)), softcap)
-    if mask is not None:
-        scores = g.add(scores, g.cast(mask, scores.element))
+    return g.mul(g.unary("tanh", g.div(scores, softcap)), softcap) if softcap else scores
+
+
+def _hidden(
+    g: GraphBuilder, scores: Tensor, v: Tensor, causal: bool, length: Tensor | None, offset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Scores that are -inf where a row does not see a key, and values that are 0 beyond the length."""
+    rows, keys = scores.shape[2:]
     places = g.iota(keys)
     if causal:
         last = g.add(g.reshape(g.iota(rows), (rows, 1)), g.numbers(keys - rows) if offset is None else offset)
@@ -108,11 +103,18 @@ def attention_by_steps(
         exists = g.binary("lt", places, length)
         scores = g.where(exists, scores, g.scalar(-inf, scores))
         v = g.where(g.reshape(exists, (keys, 1)), v, g.scalar(0.0, v))
+    return scores, v
+
+
+def _weighted(g: GraphBuilder, scores: Tensor, v: Tensor, sink: Tensor | None, guard: bool) -> Tensor:
+    """The values, weighed by the softmax of the scores, which is 0 instead of NaN with `guard`."""
+    batch, heads, rows, keys = scores.shape
+    groups = v.shape[1]
     shares = softmax_along(g, scores, 3, log=False) if sink is None else _softmax_beside(g, scores, sink)
     if guard:
         shares = g.where(g.binary("ne", shares, shares), g.scalar(0.0, shares), shares)
-    y = g.matmul(g.reshape(g.cast(shares, v.element), (*by_group, keys)), v)
-    return g.reshape(y, (batch, heads, rows, v.shape[3]))
+    by_group = g.reshape(g.cast(shares, v.element), (batch, groups, heads // groups * rows, keys))
+    return g.reshape(g.matmul(by_group, v), (batch, heads, rows, v.shape[3]))
 
 
 def _softmax_beside(g: GraphBuilder, scores: Tensor, sink: Tensor) -> Tensor:

@@ -94,9 +94,9 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     the rounds and the padding that they have there; those of attention only where their template is the default one.
     Several kernels have to raise the throughput over the best single one by `LEAST_GAIN`. A single one replaces the
     default on a GPU, where it raises the throughput by `LEAST_LOSS`; not on a CPU, and not that of a template that
-    schedules everything: docs/adr/0072 has the measurement. Of a product
-    whose default has a narrower last panel, one whose panels are all equal stands for it where kernels have a higher
-    throughput with that. Operators of which no part is one (Winograd's convolution) have their default.
+    schedules everything: docs/adr/0072 has the measurement. Of a product whose default has a narrower last panel, one
+    whose panels are all equal stands for it where kernels have a higher throughput with that. Operators of which no
+    part is one (Winograd's convolution) have their default.
     """
     points = module_points(fused)
     times = PointTimes.of(fused, points, target)
@@ -120,7 +120,7 @@ def ranged_schedule(fused: FusedOp, target: Target, default: UseAttr) -> UseAttr
     plain = chosen.kernels[0] if is_product and len(chosen.kernels) == 1 else first[found.index(chosen)]
     single = max((use for use in uses if inf not in table[use]), key=lambda use: together([use]))
     if isinstance(times.anchor, PackedMatmulOp):
-        single = plain
+        single = plain  # what a CPU takes otherwise; other products are compared with the best one, as measured there
     if len(chosen.kernels) > 1 and together(chosen.kernels) > (1 + LEAST_GAIN) * together([single]):
         return dispatch_of(chosen, points, table)
     if target.kind == "cpu" or TEMPLATES[default.template.data].takes_all:
@@ -150,8 +150,8 @@ def module_points(fused: FusedOp, weights: Weights | None = None, most: int = PO
 
 
 def _weights_of_steps(main: FuncOp, symbols: Sequence[Dim]) -> Weights:
-    """Of a program with states, half of the calls are steps: they have the least of every extent but those of states.
-    None of others."""
+    """Of a program with states, half of the calls are taken to be steps, which have the least of every extent but those
+    of states. Of others nothing is known."""
     arguments, listed = {state.argument.data for state in states_of(main)}, main.attributes.get("input_extents")
     if not arguments or not isinstance(listed, ArrayAttr):
         return {}

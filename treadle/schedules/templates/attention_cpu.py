@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil, inf, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32
+from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AttentionOp
@@ -21,6 +21,7 @@ from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits, number
 from treadle.schedules.templates.attention_tile import (
     blocks_of,
+    is_static_of_floats,
     mask_element,
     mask_varies,
     may_see_none,
@@ -61,10 +62,7 @@ class AttentionCpu(Template):
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
-            return False
-        types = [o.type for o in anchor.operands if o not in (anchor.length, anchor.offset)]
-        return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
+        return is_static_of_floats(anchor)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None

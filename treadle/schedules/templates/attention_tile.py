@@ -1,4 +1,4 @@
-"""The tiles of attention on CUDA cores: what a choice of knobs implies for heads of given sizes."""
+"""The tiles of attention on CUDA cores, by the knobs and the sizes of heads, and what kernels of attention share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32
+from xdsl.ir import Operation
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.attention import offset_of
@@ -157,6 +158,14 @@ class WorkTile:
     most_tiles: int
     length: Index | int
     offset: Index | int
+
+
+def is_static_of_floats(anchor: Operation) -> bool:
+    """Whether an anchor is an attention of f32, whose shapes are static, and none of whose tensors is empty."""
+    if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
+        return False
+    types = [o.type for o in anchor.operands if o not in (anchor.length, anchor.offset)]
+    return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
 
 
 def blocks_of(anchor: AttentionOp, rows: int) -> int:

@@ -43,12 +43,10 @@ def attention(node: Node, g: GraphBuilder) -> list[Tensor] | None:
     scale = 1 / sqrt(q.shape[3]) if scale is None else scale
     # Rows that see nothing are zeros.
     guard = mask is not None or length is not None
-    if softcap > 0:
-        y = composed.attention_by_steps(
-            g, q, k, v, mask, scale=scale, softcap=softcap, causal=causal, guard=guard, length=length, offset=offset
-        )
-    else:
-        y = composed.attention(g, q, k, v, mask, scale=scale, causal=causal, guard=guard, length=length, offset=offset)
+    y = composed.attention(
+        g, q, k, v, mask, scale=scale, softcap=max(softcap, 0.0), causal=causal, guard=guard, length=length,
+        offset=offset,
+    )  # fmt: skip
     return [joined(g, y) if sequences else y, k, v]
 
 

@@ -319,9 +319,7 @@ class _Grouped:
         mask = _window(g, q, k, begin, self.window)
         if bias is not None:
             mask = bias if mask is None else g.add(bias, mask)
-        if not self.softcap and self.sink is None:
-            return composed.attention(g, q, k, v, mask, scale=self.scale, causal=True, length=total, offset=begin)
-        return composed.attention_by_steps(
+        return composed.attention(
             g, q, k, v, mask, scale=self.scale, softcap=self.softcap, sink=self.sink, causal=True, length=total,
             offset=begin,
         )  # fmt: skip
