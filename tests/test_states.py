@@ -236,15 +236,16 @@ def test_a_state_that_is_full_says_so(folder: Path) -> None:
 
 def test_rewinding_forgets_what_came_later(folder: Path) -> None:
     with treadle.load(folder) as model:
-        model(**rows(3, 0))
-        last = rows(1, 3)
-        (wanted,) = model(**last)
+        first, last = rows(3, 0), rows(1, 3)
+        (begin,), (wanted,) = model(**first), model(**last)
         model(**rows(5, 4))
         model.rewind(p=3)
         np.testing.assert_array_equal(model(**last)[0], wanted)
         for lengths, message in (({"p": 9}, "p is 4, and 9 is asked for"), ({"s": 1}, "'s' is no extent of a state")):
             with pytest.raises(TreadleError, match=message):
                 model.rewind(**lengths)
+        model.rewind()
+        np.testing.assert_array_equal(model(**first)[0], begin)
 
 
 def test_models_of_one_folder_have_their_own_states(folder: Path) -> None:
@@ -303,3 +304,17 @@ def test_run_checks_a_call_on_empty_states(tmp_path: Path, capfd: pytest.Capture
     assert main(["run", str(tmp_path / "m"), "--states", "auto"]) == 2
     assert main(["compile", str(path), *shapes[:4], "--states", "pk", "-o", str(tmp_path / "n")]) == 2
     assert "cannot read 'pk'; accepted: auto, or INPUT=OUTPUT" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16], ids=["f32", "f16"])
+def test_run_checks_states_of_the_models_type(
+    element: int, precision: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, file = tmp_path / "m.onnx", decoder()
+    for tensor in file.graph.input:
+        tensor.type.tensor_type.elem_type = element
+    path.write_bytes(file.SerializeToString())
+    shapes = ["--shape", "s=2", "--shape", "p=0..4", "--states", "pk=nk", "--states", "pv=nv"]
+    assert main(["run", str(path), *shapes, "--precision", precision, "--check"]) == 0
+    assert "p = 0: ONNX Runtime: y: max abs error" in capfd.readouterr().out

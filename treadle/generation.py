@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from treadle.artifact.decoder import LOGITS, MADE, MASK, POSITIONS, TOKENS
 from treadle.artifact.manifest import Tensor
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dynamic import ExtentExpression
 
 Array = NDArray[Any]
-
-_TOKENS = "input_ids"
-_MASK = "attention_mask"
-_POSITIONS = ("position_ids", "cache_position")
-_LOGITS = "logits"
 
 
 @dataclass(frozen=True)
@@ -112,15 +108,15 @@ class Conversation:
         self._model, self._given = model, dict(inputs or {})
         self._tokens: list[int] = []
         self._forms = {tensor.name: _Form.of(tensor, model) for tensor in model.inputs}
-        known = {_TOKENS, _MASK, *_POSITIONS, *self._given}
+        known = {*MADE, *self._given}
         unknown = [name for name in self._forms if name not in known]
         if not model.states:
             raise TreadleError("the model keeps no states", "generate", 'treadle.compile(..., states="auto")')
-        if _TOKENS not in self._forms or unknown:
-            message = f"the model takes {', '.join(unknown)}" if unknown else f"the model takes no {_TOKENS}"
-            accepted = f"{_TOKENS}, {_MASK} and {', '.join(_POSITIONS)}, or `inputs` with the others"
+        if TOKENS not in self._forms or unknown:
+            message = f"the model takes {', '.join(unknown)}" if unknown else f"the model takes no {TOKENS}"
+            accepted = f"{TOKENS}, {MASK} and {', '.join(POSITIONS)}, or `inputs` with the others"
             raise TreadleError(message, "generate", accepted)
-        logits = [tensor for tensor in model.outputs if tensor.name == _LOGITS] or list(model.outputs[:1])
+        logits = [tensor for tensor in model.outputs if tensor.name == LOGITS] or list(model.outputs[:1])
         if not logits or len(logits[0].shape) != 3:
             raise TreadleError("the model gives no logits", "generate", "an output [1, n or 1, vocabulary]")
         self._logits, self.vocabulary = logits[0].name, logits[0].shape[-1]
@@ -205,7 +201,7 @@ class Conversation:
     @property
     def _chunk(self) -> int:
         """Tokens of a call."""
-        return self._forms[_TOKENS].tensor.shape[-1]
+        return self._forms[TOKENS].tensor.shape[-1]
 
     def _forget(self, count: int) -> None:
         """All but the first tokens."""
@@ -244,9 +240,9 @@ class _Form:
 
     def made(self, tokens: Sequence[int], past: int) -> Array:
         """What it is in a call with these tokens behind as many others."""
-        if self.tensor.name == _TOKENS:
+        if self.tensor.name == TOKENS:
             return np.array([tokens], self.dtype)
-        if self.tensor.name == _MASK:
+        if self.tensor.name == MASK:
             return np.ones((1, self._extent(len(tokens), past)), self.dtype)
         positions = np.arange(past, past + len(tokens), dtype=self.dtype)
         return positions.reshape((1, -1) if len(self.tensor.shape) == 2 else -1)

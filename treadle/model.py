@@ -22,9 +22,9 @@ from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.backends.dlpack import HasDLPack, as_array
 from treadle.backends.memory import Memory, memory_of
-from treadle.backends.states import arguments_of, results_of, visible
 from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim
+from treadle.shapes.states import given_of, made_of
 from treadle.support.publishing import publish
 from treadle.target.options import DEVICES, Device
 
@@ -84,9 +84,8 @@ class CompiledModel:
         self._program: Program | None = None
         manifest = artifact.manifest
         self._dynamic = dynamic_calls(manifest)
-        arguments, results = arguments_of(manifest.states), results_of(manifest.states)
-        self._inputs = visible(manifest.inputs, arguments)[: len(self._dynamic.inputs)]
-        self._outputs = visible(manifest.outputs, results)[: len(self._dynamic.outputs)]
+        self._inputs = given_of(manifest.inputs, manifest.states)[: len(self._dynamic.inputs)]
+        self._outputs = made_of(manifest.outputs, manifest.states)[: len(self._dynamic.outputs)]
         self._names = tuple(tensor.name for tensor in self._inputs)
         self._calls = CallLock("CompiledModel")
         self._waiting = _Worker()
@@ -151,11 +150,12 @@ class CompiledModel:
         self._calls.call(self._reset)
 
     def rewind(self, **lengths: int) -> None:
-        """Forgets what states hold behind these positions, after a call that is running: `model.rewind(past=12)`.
+        """Forgets what states hold behind these positions, after a call that is running: `model.rewind(past=12)`; all
+        positions without any. Elements stay as they are.
 
         TreadleError for a dimension that is none of `lengths`, and for more positions than there are.
         """
-        self._calls.call(lambda: self._dynamic.rewind(lengths))
+        self._calls.call(lambda: self._dynamic.rewind(lengths or None))
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -233,17 +233,16 @@ class CompiledModel:
     def _close(self) -> None:
         """As `close`; the caller has the lock. A later call after an interrupted one opens another program."""
         program, self._program = self._program, None
-        self._dynamic.reset()
+        self._dynamic.rewind()
         if program is not None:
             program.close()
 
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
-        self._dynamic.bind(arrays)
         return self._calls.call(lambda: self._results(arrays))
 
     def _reset(self) -> None:
         """As `reset`; the caller has the lock."""
-        self._dynamic.reset()
+        self._dynamic.rewind()
         if self._program is not None:
             self._program.clear_states()
 

@@ -15,6 +15,7 @@ from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch, boxes, parse_tree, symbols_of, tree_text
 from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import DynamicCalls
+from treadle.shapes.states import State
 
 # Typed reading of a JSON object: a value of another type or range than expected is an error.
 
@@ -198,16 +199,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class State:
-    """A tensor that is kept between calls: an input and an output of the program, by their numbers, neither of which a
-    caller gives or gets; `in_place` where both are one buffer."""
-
-    argument: int
-    result: int
-    in_place: bool
-
-
-@dataclass(frozen=True)
 class KernelLaunch:
     """One launch of a GPU's kernel.
 
@@ -301,8 +292,9 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
 
 def dynamic_calls(manifest: Manifest) -> DynamicCalls:
     """The calls of a manifest's program; ValueError for one that contradicts itself."""
-    states = [(state.argument, state.result) for state in manifest.states]
-    return DynamicCalls(manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found, states)
+    return DynamicCalls(
+        manifest.symbols, manifest.extents, manifest.inputs, manifest.outputs, manifest.found, manifest.states
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

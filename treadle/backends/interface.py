@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from treadle.artifact.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, State, Tensor
+from treadle.artifact.manifest import WROTE_IT, BufferKind, KernelLaunch, Manifest, Tensor
 from treadle.errors import TreadleError
+from treadle.shapes.states import State
 
 # Buffers of a program as plain values; importing it costs nothing, so that running a model needs no compiler.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from treadle.artifact.manifest import Manifest, Tensor
-from treadle.backends.states import arguments_of, results_of, visible
+from treadle.shapes.states import given_of, made_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Memory:
 
 def memory_of(manifest: Manifest) -> Memory:
     """The memory of a call with the largest shapes."""
-    inputs = visible(manifest.inputs, arguments_of(manifest.states))
-    outputs = visible(manifest.outputs, results_of(manifest.states))
+    inputs, outputs = given_of(manifest.inputs, manifest.states), made_of(manifest.outputs, manifest.states)
     changing = [tensor for tensor in inputs if tensor.extents and not tensor.dense]
     cut = [tensor for tensor in outputs if tensor.extents and not tensor.dense]
     return Memory(

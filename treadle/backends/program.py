@@ -15,7 +15,6 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue, Use
 from xdsl.traits import SymbolTable
 
-from treadle.artifact.manifest import State
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
 from treadle.dialects.graph.append import states_of
 from treadle.dialects.graph.attributes import BlobAttr, InlineAttr
@@ -25,6 +24,7 @@ from treadle.dialects.host import BufferOp, DispatchOp, LaunchOp
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch
 from treadle.shapes.dim import Dim, parse_dim
+from treadle.shapes.states import State
 
 # Which constants a call reads a part of: where data decide the addresses, as of the rows of an embedding.
 

@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.artifact.manifest import State
+from treadle.shapes.states import State, made_of
 
 Array = NDArray[Any]
-T = TypeVar("T")
 
 
-def visible(tensors: Sequence[T], numbers: Sequence[int]) -> tuple[T, ...]:
-    """Some of a program's inputs or outputs: those but the states, which have these numbers."""
-    return tuple(tensor for n, tensor in enumerate(tensors) if n not in numbers)
+class Tensor(Protocol):
+    """An input of a program."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str | np.dtype[Any]: ...
 
 
-def arguments_of(states: Sequence[State]) -> tuple[int, ...]:
-    """The numbers of the states among the program's inputs."""
-    return tuple(state.argument for state in states)
+T = TypeVar("T", bound=Tensor)
 
 
-def results_of(states: Sequence[State]) -> tuple[int, ...]:
-    """The numbers of the states among the program's outputs."""
-    return tuple(state.result for state in states)
+def zeros(tensor: Tensor) -> Array:
+    """An array for a tensor."""
+    return np.zeros(tensor.shape, tensor.dtype)
 
 
 class StateMemory:
     """An array for each state in place, and two for another, which take turns as argument and as result.
 
-    zeros: makes an array of zeros, for the shape and type of a state
+    inputs: the program's, with the states
+    zeros:  makes an array of zeros for one of them
     """
 
-    def __init__(self, states: Sequence[State], zeros: Callable[[State], Array]):
+    def __init__(self, states: Sequence[State], inputs: Sequence[T], zeros: Callable[[T], Array] = zeros):
         self._states = tuple(states)
-        self._now = [zeros(state) for state in states]
-        self._next = [now if state.in_place else zeros(state) for state, now in zip(states, self._now, strict=True)]
+        self._now = [zeros(inputs[state.argument]) for state in states]
+        self._next = [
+            now if state.in_place else zeros(inputs[state.argument])
+            for state, now in zip(states, self._now, strict=True)
+        ]
 
     @property
     def now(self) -> Sequence[Array]:
@@ -52,11 +57,11 @@ class StateMemory:
 
     def inputs(self, given: Sequence[Array]) -> list[Array]:
         """All inputs of the program: what a caller gives, and the states in their places."""
-        return _merged(given, arguments_of(self._states), self._now)
+        return _merged(given, [state.argument for state in self._states], self._now)
 
     def outputs(self, made: Sequence[Array]) -> list[Array]:
         """All outputs of the program: those for the caller, and where the states are written."""
-        return _merged(made, results_of(self._states), self._next)
+        return _merged(made, [state.result for state in self._states], self._next)
 
     def advance(self) -> None:
         """After a call: what it wrote is what the next one reads."""
@@ -67,7 +72,7 @@ class StateMemory:
         for state, array in zip(self._states, self._next, strict=True):
             array[...] = made[state.result]
         self.advance()
-        return list(visible(made, results_of(self._states)))
+        return list(made_of(made, self._states))
 
     def clear(self) -> None:
         """All elements are 0 again."""
@@ -82,4 +87,4 @@ def _merged(arrays: Sequence[Array], numbers: Sequence[int], inserted: Sequence[
     return [places[n] if n in places else next(rest) for n in range(len(arrays) + len(inserted))]
 
 
-__all__ = ["StateMemory", "arguments_of", "results_of", "visible"]
+__all__ = ["StateMemory", "zeros"]

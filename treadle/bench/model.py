@@ -240,12 +240,11 @@ def bench_model(
 
 def called(model: CompiledModel, inputs: Mapping[str, Array]) -> Callable[[], object]:
     """A call of a model, each time with states that hold nothing."""
-    lengths = {symbol.name: symbol.least for symbol in model.symbols if symbol.name in model.lengths}
-    if not lengths:
+    if not model.lengths:
         return partial(model.run, inputs)
 
     def call() -> object:
-        model.rewind(**lengths)
+        model.rewind()
         return model.run(inputs)
 
     return call

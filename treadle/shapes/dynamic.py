@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim
+from treadle.shapes.states import State, given_of, made_of
 
 Array = NDArray[Any]
 Values = Mapping[str, int]
@@ -152,10 +153,10 @@ class DynamicCalls:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         found: Sequence[str] = (),
-        states: Sequence[tuple[int, int]] = (),
+        states: Sequence[State] = (),
     ):
         """The symbols, the expressions of which the last inputs are the values, the program's tensors, the symbols of
-        which the last outputs are the values, and the inputs and outputs, by number, that are states."""
+        which the last outputs are the values, and the states among the tensors."""
         names = [*(symbol.name for symbol in symbols), *found]
         if len(set(names)) < len(names):
             raise ValueError("a symbol has two ranges")
@@ -164,8 +165,7 @@ class DynamicCalls:
         self.symbols = {symbol.name: symbol for symbol in symbols}
         given, made = inputs[: len(inputs) - len(extents)], outputs[: len(outputs) - len(found)]
         pairs = _states(states, given, made)
-        self.inputs = [tensor for n, tensor in enumerate(given) if n not in {argument for argument, _ in states}]
-        self.outputs = [tensor for n, tensor in enumerate(made) if n not in {result for _, result in states}]
+        self.inputs, self.outputs = given_of(given, states), made_of(made, states)
         self.found = tuple(found)
         for tensor in (*inputs[len(given) :], *outputs[len(made) :]):
             if tensor.shape or tensor.dtype != "int64":
@@ -174,7 +174,8 @@ class DynamicCalls:
         self._derived = [(n, *each) for n, tensor in enumerate(self.inputs) for each in _derived(tensor, largest)]
         self._extents = [ExtentExpression(text, names) for text in extents]
         self.lengths_after = _lengths_after(pairs, self.inputs, self.symbols)
-        self.lengths = {name: self.symbols[name].least for name in self.lengths_after}
+        self.lengths = dict[str, int]()
+        self.rewind()
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
         self._padded: dict[str, Array] = {}
         self._bound: tuple[list[_Form], dict[str, int]] | None = None
@@ -204,8 +205,12 @@ class DynamicCalls:
         """The states' extents after a call with these values."""
         self.lengths.update({name: after.value(values) for name, after in self.lengths_after.items()})
 
-    def rewind(self, lengths: Mapping[str, int]) -> None:
-        """Shorter states: TreadleError for a name that is no state's, and a length that it has not."""
+    def rewind(self, lengths: Mapping[str, int] | None = None) -> None:
+        """Shorter states, or all as short as they may be: TreadleError for a name that is no state's, and a length that
+        it has not."""
+        if lengths is None:
+            self.lengths = {name: self.symbols[name].least for name in self.lengths_after}
+            return
         for name, length in lengths.items():
             if name not in self.lengths:
                 raise TreadleError(f"'{name}' is no extent of a state", "rewind", list(self.lengths) or "no lengths")
@@ -213,10 +218,6 @@ class DynamicCalls:
                 limits = f"{self.symbols[name].least} to {self.lengths[name]}"
                 raise TreadleError(f"{name} is {self.lengths[name]}, and {length} is asked for", "rewind", limits)
         self.lengths.update(lengths)
-
-    def reset(self) -> None:
-        """States are as short as they may be."""
-        self.lengths = {name: self.symbols[name].least for name in self.lengths}
 
     def _values(self, arrays: Sequence[Array]) -> dict[str, int]:
         values: dict[str, int] = {}
@@ -313,13 +314,14 @@ def _result(tensor: Tensor, extents: OutputExtents | None, array: Array, values:
 
 
 def _states(
-    states: Sequence[tuple[int, int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    states: Sequence[State], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     """The tensors of states; ValueError for one that there is not, that is two states', or whose sides differ."""
-    for numbers, tensors in zip(zip(*states, strict=True), (inputs, outputs), strict=False):
-        if len(set(numbers)) < len(numbers) or max(numbers) >= len(tensors):
-            raise ValueError(f"states {list(numbers)} of {len(tensors)} tensors")
-    pairs = [(inputs[argument], outputs[result]) for argument, result in states]
+    numbers = [state.argument for state in states], [state.result for state in states]
+    for each, tensors in zip(numbers, (inputs, outputs), strict=True):
+        if len(set(each)) < len(each) or any(n >= len(tensors) for n in each):
+            raise ValueError(f"states {each} of {len(tensors)} tensors")
+    pairs = [(inputs[state.argument], outputs[state.result]) for state in states]
     for a, b in pairs:
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             raise ValueError(f"'{a.name}' becomes '{b.name}', which has another shape or type")

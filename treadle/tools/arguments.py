@@ -66,6 +66,13 @@ def empty_lengths(model: CompiledModel) -> dict[str, int]:
     return {dim.name: dim.least for dim in model.symbols if dim.name in model.lengths}
 
 
+def empty_states(model: CompiledModel) -> dict[str, tuple[int, ...]]:
+    """The shapes of states that hold nothing, by the names of their inputs."""
+    values = {dim.name: dim.greatest for dim in model.symbols} | empty_lengths(model)
+    kept = [model.manifest.inputs[state.argument] for state in model.manifest.states]
+    return {tensor.name: _shape(tensor, values) for tensor in kept}
+
+
 def _is_outer(corner: Sequence[int], ends: Sequence[tuple[int, int]]) -> bool:
     greatest = sum(value == end for value, (_, end) in zip(corner, ends, strict=True))
     return min(greatest, len(ends) - greatest) < 2

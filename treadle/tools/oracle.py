@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
 
 from treadle.backends.reference.bound_module import bound_module
 from treadle.backends.reference.bounded import Bounded
@@ -109,9 +110,10 @@ class Definition:
         precision: Precision = "f32",
         constants: Constants | None = None,
         weights: Weights = CompileOptions.weights,
+        states: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> Definition:
         """The definition of a model in a file of ONNX or IR, its inputs by name, with its weights quantised as they are
-        when it is compiled; raises what reading it raises.
+        when it is compiled, and zeros of these shapes for states; raises what reading it raises.
 
         IR is its own definition as far as stage `schedule`: later stages have none but the kernels themselves.
         """
@@ -119,10 +121,15 @@ class Definition:
             module = with_names(read_module(path.read_text(), str(path)))
             _check_has_definitions(module, path)
         else:
-            module = import_model(path, {name: array.shape for name, array in inputs.items()}, constants)
+            module = import_model(path, {**{name: array.shape for name, array in inputs.items()}, **states}, constants)
         GraphQuantizeWeightsPass(weights).apply(treadle_context(), module)
-        names = _names(module, "input_names")
-        return cls(module, [inputs[name] for name in names], precision)
+        types = zip(_names(module, "input_names"), _main(module).function_type.inputs.data, strict=False)
+        given = [_zeros(type) if name in states else inputs[name] for name, type in types]
+        return cls(module, given, precision)
+
+    def named_inputs(self) -> dict[str, Array]:
+        """The inputs by their names."""
+        return dict(zip(_names(self.module, "input_names"), self.inputs, strict=True))
 
     def outputs(self, approximate: float = 0.0) -> Expected:
         """The expected outputs; `approximate` as in `bound_module`."""
@@ -210,6 +217,7 @@ def check_model(
     *,
     evaluator: bool = False,
     weights: Weights = CompileOptions.weights,
+    states: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> Check:
     """Outputs of a compiled model, and ONNX Runtime's for the same inputs, compared with the model's definition.
 
@@ -217,14 +225,14 @@ def check_model(
     evaluator: whether ONNX's reference evaluator, which may take minutes for large convolutions, stands in where ONNX
         Runtime has no outputs
     weights: the definition has them quantised so; the peers are compared with the one that has floats
+    states: the shapes of the inputs that the model keeps itself, which were zeros
 
     Neither has any where the file is IR. Raises what reading the model raises.
     """
-    definition = Definition.of_file(path, inputs, precision, constants)
-    expected = definition.outputs()
-    stored = (
-        Definition.of_file(path, inputs, precision, constants, weights).outputs() if weights != "float" else expected
-    )
+    definition = Definition.of_file(path, inputs, precision, constants, states=states)
+    expected = stored = definition.outputs()
+    if weights != CompileOptions.weights:
+        stored = Definition.of_file(path, inputs, precision, constants, weights, states).outputs()
     own, refusals = compare_all(outputs, stored), list[str]()
     distances = (
         {}
@@ -234,7 +242,7 @@ def check_model(
     peers: list[tuple[str, Reference]] = [] if is_ir_file(path) else [(RUNTIME, reference_outputs)]
     if peers and evaluator:
         peers.append((EVALUATOR, evaluator_outputs))
-    fed = {**inputs, **fed_constants(path, constants)} if peers else inputs
+    fed = definition.named_inputs() | (fed_constants(path, constants) if peers else {})
     for name, peer in peers:
         try:
             reference = compare_reference(path, fed, definition, expected, peer)
@@ -242,6 +250,11 @@ def check_model(
         except NoReferenceError as error:
             refusals.append(error.message)
     return Check(own, refusals=refusals, distances=distances)
+
+
+def _zeros(type: Attribute) -> Array:
+    assert isinstance(type, TensorType)
+    return np.zeros(type.get_shape(), numpy_dtype(type.get_element_type()))
 
 
 def _distance(output: Array, expected: Bounded) -> float:

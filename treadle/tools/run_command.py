@@ -25,6 +25,7 @@ from treadle.tools.arguments import (
     Given,
     check_of_model,
     empty_lengths,
+    empty_states,
     inputs_at,
     inputs_of,
     parse_states,
@@ -136,20 +137,8 @@ def _checks(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(CHECKS) if args.sanitize else ()
 
 
-def _with_states(model: CompiledModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs of the model as it is in its file, for a call whose states are empty."""
-    kept = [model.manifest.inputs[state.argument] for state in model.manifest.states]
-    values = {**{dim.name: dim.greatest for dim in model.symbols}, **empty_lengths(model)}
-    shapes = {each.name: inputs_at([each], values, {}, 0)[each.name].shape for each in kept}
-    # The program may keep them in a narrower type.
-    return {**inputs, **{each.name: np.zeros(shapes[each.name], _WIDE.get(each.dtype, each.dtype)) for each in kept}}
-
-
-_WIDE = {"bfloat16": "float32", "float16": "float32"}
-
-
 def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:
-    model.rewind(**empty_lengths(model))
+    model.rewind()
     start = time.perf_counter()
     model.run(inputs)
     return time.perf_counter() - start
@@ -197,7 +186,7 @@ def _check(
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
     precision, weights = parse_precision(model.manifest.precision), model.manifest.weights.get("kind")
     check = oracle.check_model(
-        path, _with_states(model, inputs), outputs, precision, constants, weights=parse_weights(weights)
+        path, inputs, outputs, precision, constants, weights=parse_weights(weights), states=empty_states(model)
     )
     _print_comparisons(check)
     for refusal in check.refusals:
@@ -225,8 +214,9 @@ def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> i
         model.reset()
         outputs = model.run(inputs)
         check = oracle.check_model(
-            path, _with_states(model, inputs), outputs, precision, given.constants, evaluator=True, weights=weights
-        )
+            path, inputs, outputs, precision, given.constants, evaluator=True, weights=weights,
+            states=empty_states(model),
+        )  # fmt: skip
         _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values) + ": ")
         peers |= {check.peer: None} if check.peer else {}
         refusals |= dict.fromkeys(check.refusals)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from benchmarks.language_models import Decoder
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
 from tests.helpers.waiting import HANGS
+from treadle.artifact.artifact import Artifact
+from treadle.artifact.decoder import is_decoder
 from treadle.backends.c.static_library import _need
 from treadle.target.host import CPUINFO, FEATURES, features_of, host_target, needs_of, processor_words
 from treadle.tools.treadle_cli import main
@@ -471,6 +474,14 @@ def test_text_from_c_is_that_of_python(decoder: Path, tmp_path: Path, compiler: 
         command = [str(program), str(built / "decoder.weights"), "1", "64", *tokens]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_loop_comes_with_decoders_alone(decoder: Path) -> None:
+    manifest = Artifact(decoder / "folder").manifest
+    assert is_decoder(manifest)
+    others = [replace(tensor, name=tensor.name.replace("attention_mask", "pixels")) for tensor in manifest.inputs]
+    assert not is_decoder(replace(manifest, inputs=tuple(others)))
+    assert not is_decoder(replace(manifest, outputs=tuple(replace(t, name=f"{t.name}s") for t in manifest.outputs)))
 
 
 def test_what_is_kept_has_a_length(decoder: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from treadle.artifact.manifest import State
 from treadle.backends.call_lock import CallLock
 from treadle.backends.interface import TensorSpec
-from treadle.backends.states import StateMemory, arguments_of, results_of, visible
+from treadle.backends.states import StateMemory
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
+from treadle.shapes.states import State, given_of, made_of
 
 # The threads that run kernels on a CPU, of one model or of several.
 
@@ -258,9 +258,8 @@ class CpuProgram:
         entry: str = ENTRY,
         states: Sequence[State] = (),
     ):
-        self.inputs = visible(inputs, arguments_of(states))
-        self.outputs = visible(outputs, results_of(states))
-        self._states = StateMemory(states, lambda state: _aligned_zeros(inputs[state.argument]))
+        self.inputs, self.outputs = given_of(inputs, states), made_of(outputs, states)
+        self._states = StateMemory(states, inputs, _aligned_zeros)
         self._owns_pool = not isinstance(threads, ThreadPool)
         self._pool = threads if isinstance(threads, ThreadPool) else ThreadPool(threads)
         self._constants = [aligned(array) for array in constants]

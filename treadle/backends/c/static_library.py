@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from treadle.artifact.artifact import Artifact
+from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
 from treadle.artifact.weights import ALIGNMENT, FOLDER
 from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import artifact_text
 from treadle.backends.interface import file_names
-from treadle.backends.states import arguments_of, results_of, visible
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.passes.lower.identifiers import UniqueNames, identifier
 from treadle.shapes.dynamic import DynamicCalls, ExtentExpression
+from treadle.shapes.states import given_of, made_of
 from treadle.support.progress import Progress, no_progress
 from treadle.support.version import __version__
 from treadle.target import TARGETS, Target
@@ -239,13 +240,13 @@ def _expression(extent: ExtentExpression, names: Sequence[str]) -> str:
 
 def _inputs(manifest: Manifest) -> tuple[Tensor, ...]:
     """What a caller gives."""
-    given = visible(manifest.inputs, arguments_of(manifest.states))
+    given = given_of(manifest.inputs, manifest.states)
     return given[: len(given) - len(manifest.extents)]
 
 
 def _outputs(manifest: Manifest) -> tuple[Tensor, ...]:
     """What a caller gets, with extents that depend on data."""
-    return visible(manifest.outputs, results_of(manifest.states))
+    return made_of(manifest.outputs, manifest.states)
 
 
 def _dimensions(name: str, manifest: Manifest) -> list[str]:
@@ -365,7 +366,7 @@ def write_library(
     offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
-    examples = ["run", *(["generate"] if _is_decoder(manifest) else [])]
+    examples = ["run", *(["generate"] if is_decoder(manifest) else [])]
     for word in examples:
         (folder / f"{word}_{name}.c").write_text((_SOURCES / f"{word}_model.c").read_text().replace("MODEL", name))
     sources, headers = artifact_text(artifact)
@@ -433,8 +434,8 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
         "INPUTS": str(len(manifest.inputs)),
         "OUTPUTS": str(len(manifest.outputs)),
         "EXTENTS": str(len(manifest.extents)),
-        "GIVEN": _listed(visible(range(len(manifest.inputs)), arguments_of(manifest.states))),
-        "MADE": _listed(visible(range(len(manifest.outputs)), results_of(manifest.states))),
+        "GIVEN": _listed(given_of(range(len(manifest.inputs)), manifest.states)),
+        "MADE": _listed(made_of(range(len(manifest.outputs)), manifest.states)),
         "STATES": str(len(manifest.states)),
         "KEPT": f"{{{', '.join([*states, '{0, 0, 0, 0}'])}}}",
         "NEEDS": f"{{{needs}}}",
@@ -447,12 +448,6 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
 
 def _listed(numbers: Iterable[int]) -> str:
     return f"{{{', '.join(map(str, numbers)) or '0'}}}"
-
-
-def _is_decoder(manifest: Manifest) -> bool:
-    """Whether the example that generates text fits: `treadle.generation` has the same loop."""
-    inputs, outputs = ({tensor.name for tensor in tensors} for tensors in (manifest.inputs, manifest.outputs))
-    return bool(manifest.states) and "input_ids" in inputs and "logits" in outputs
 
 
 def _need(word: str) -> str:

@@ -10,13 +10,13 @@ from types import TracebackType
 
 import numpy as np
 
-from treadle.artifact.manifest import State
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
-from treadle.backends.states import StateMemory, arguments_of, results_of, visible
+from treadle.backends.states import StateMemory, zeros
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch, chosen_launches
+from treadle.shapes.states import State, given_of, made_of
 
 _ADDRESSED: tuple[BufferKind, ...] = ("arena", "zeroed")
 """Kinds of buffers that are ranges of one block of memory, given by their first byte."""
@@ -69,13 +69,12 @@ class CudaProgram:
         Raises `TreadleError` for a buffer that does not exist, and when the device fails.
         """
         self._driver, self._owns_driver = driver, owns_driver
-        self.inputs = visible(inputs, arguments_of(states))
-        self.outputs = visible(outputs, results_of(states))
+        self.inputs, self.outputs = given_of(inputs, states), made_of(outputs, states)
         self._kept = tuple(states)
         self._copied = [state for state in states if not state.in_place]
-        self._states = StateMemory(self._copied, lambda state: _zeros(inputs[state.argument]))
-        self._state_specs = {state: inputs[state.argument] for state in states}
-        self._numbers = visible(range(len(inputs)), arguments_of(states))
+        self._states = StateMemory(self._copied, inputs)
+        self._on_device = {state.result: inputs[state.argument] for state in states if state.in_place}
+        self._numbers = given_of(range(len(inputs)), states)
         contiguous = [np.ascontiguousarray(constant) for constant in constants]
         sizes: dict[BufferKind, list[int]] = {
             "input": [spec.num_bytes for spec in inputs],
@@ -131,7 +130,7 @@ class CudaProgram:
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         with self._launching():
             self._driver.launch(self._chosen)
-            made = visible(self._addresses["output"], results_of(self._kept))
+            made = made_of(self._addresses["output"], self._kept)
             for result, address in zip(results, made, strict=True):
                 self._driver.download(result, address)
             for state, array in zip(self._copied, self._states.after, strict=True):
@@ -147,11 +146,9 @@ class CudaProgram:
 
     def _clear_states(self) -> None:
         self._states.clear()
-        for state in self._kept:
-            if state.in_place:
-                spec = self._state_specs[state]
-                self._driver.upload(self._addresses["output"][state.result], _zeros(spec))
-                self._driver.synchronize()
+        for result, spec in self._on_device.items():
+            self._driver.upload(self._addresses["output"][result], zeros(spec))
+            self._driver.synchronize()
 
     def capture(self) -> LaunchGraph:
         """The kernels of the last `run` as one CUDA graph, on its inputs; close it before the program.
@@ -236,7 +233,7 @@ class CudaProgram:
             accepted = ", ".join(spec.name for spec in self.inputs)
             raise TreadleError(f"got {len(arrays)} inputs, expected {len(self.inputs)}", "run", accepted)
         staged: list[np.ndarray] = []
-        given = visible(self._addresses["input"], arguments_of(self._kept))
+        given = given_of(self._addresses["input"], self._kept)
         for spec, array, address in zip(self.inputs, arrays, given, strict=True):
             if array.shape != spec.shape or array.dtype != spec.dtype:
                 accepted = f"{spec.dtype} of shape {spec.shape}"
@@ -278,10 +275,6 @@ class CudaProgram:
         if buffer.kind in _ADDRESSED:
             return self._addresses[buffer.kind][0] + buffer.index
         return self._addresses[buffer.kind][buffer.index]
-
-
-def _zeros(spec: TensorSpec) -> np.ndarray:
-    return np.zeros(spec.shape, spec.dtype)
 
 
 def _check_buffers(launch: Launch, sizes: Mapping[BufferKind, Sequence[int]]) -> None:

@@ -43,8 +43,7 @@ class EmulatedModel:
         outputs = [Output(tensor.shape, np.dtype(tensor.dtype)) for tensor in manifest.outputs]
         constants = read_weights(artifact)
         self._kept = manifest.states
-        tensors = {state: manifest.inputs[state.argument] for state in self._kept}
-        self._states = StateMemory(self._kept, lambda state: np.zeros(tensors[state].shape, tensors[state].dtype))
+        self._states = StateMemory(self._kept, manifest.inputs)
         sizes = manifest.arena_bytes, manifest.zeroed_bytes
         self._launches: Launches | None = Launches(
             launches, outputs, constants, *sizes, in_part=bool(manifest.extents), dispatches=manifest.dispatches
