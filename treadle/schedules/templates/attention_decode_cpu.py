@@ -252,7 +252,8 @@ class _DecodeKernel:
         self.length, self.offset = key_range(b, anchor)
         self.visible = self._visible()
         self.first_tile, self.last_tile = self._tiles()
-        self.last_key = (self.last_tile * self.keys).min(self.visible)
+        # The tiles of one part reach as far as its keys.
+        self.last_key = self.visible if self.parts == 1 else (self.last_tile * self.keys).min(self.visible)
         query = self._packed_queries()
         columns = self.most_tiles * self.keys
         # Chunks of a part may overhang it, as far as is proved.
