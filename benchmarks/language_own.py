@@ -29,6 +29,7 @@ class Own:
         start = time.process_time()
         self._model = treadle.compile(Path(model), shapes=shapes, states="auto", threads=threads, **chosen)
         self.compiled = time.process_time() - start
+        self.memory = self._model.memory
         self._chat = treadle.Conversation(self._model)
 
     def read(self, tokens: int) -> float:

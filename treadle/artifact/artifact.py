@@ -40,6 +40,7 @@ from treadle.support.files import Confinement
 from treadle.support.publishing import FolderLock, share
 
 MODULE = "module.mlir.gz"
+WEIGHTS = "weights"
 _MAX_MANIFEST_BYTES = 64 << 20
 _ATTEMPTS, _PAUSE = 500, 0.01
 _LEAST_PIECE, _MOST_PIECES = 256 << 10, 1024
@@ -198,7 +199,7 @@ def write_module(folder: Path, text: str) -> None:
 def write_manifest(folder: Path, manifest: Manifest) -> str:
     """Writes `manifest.json`, with the digests of the files that are in the folder now; its own sha256 (hex)."""
     files = {
-        path.relative_to(folder).as_posix(): file_digest(path)
+        path.relative_to(folder).as_posix(): path.name if path.parent == folder / WEIGHTS else file_digest(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }

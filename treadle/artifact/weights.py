@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from treadle.artifact.artifact import Artifact
+from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.manifest import WROTE_IT, Tensor
 from treadle.errors import TreadleError
 
-FOLDER = "weights"
 ALIGNMENT = 64
 """Bytes: constants are read into memory at a multiple of it, as the kernels need them, so that they are not copied
 again."""
@@ -31,8 +30,8 @@ def write_weights(constants: Iterable[tuple[Array, Path | None]], folder: Path) 
 
     An array comes with a file that has its bytes, if there is one: it is hard-linked instead of copied, where possible.
     """
-    (folder / FOLDER).mkdir()
-    return tuple(_write(array, stored, folder / FOLDER) for array, stored in constants)
+    (folder / WEIGHTS).mkdir()
+    return tuple(_write(array, stored, folder / WEIGHTS) for array, stored in constants)
 
 
 def read_weights(artifact: Artifact) -> list[Array]:
@@ -43,7 +42,7 @@ def read_weights(artifact: Artifact) -> list[Array]:
     for tensor in artifact.manifest.constants:
         if read[tensor.name].nbytes != tensor.num_bytes:
             message = f"constant {tensor} has {read[tensor.name].nbytes} bytes"
-            raise TreadleError(message, artifact.folder / FOLDER / tensor.name, WROTE_IT)
+            raise TreadleError(message, artifact.folder / WEIGHTS / tensor.name, WROTE_IT)
     return [read[t.name].view(t.dtype).reshape(t.shape) for t in artifact.manifest.constants]
 
 
@@ -84,7 +83,7 @@ def _linked(stored: Path, path: Path) -> bool:
 
 
 def _read(artifact: Artifact, tensor: Tensor, storage: _Storage) -> Array:
-    name = f"{FOLDER}/{tensor.name}"
+    name = f"{WEIGHTS}/{tensor.name}"
     if tensor.num_bytes >= _MAPPED_FROM:
         sparse = tensor.name in artifact.manifest.sparse
         return np.frombuffer(artifact.map(name, tensor.num_bytes, sparse=sparse), np.uint8)

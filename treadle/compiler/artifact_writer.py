@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,12 @@ def write_artifact(request: CompileRequest, folder: Path) -> str:
 
     Raises what import, passes, printers and compilers raise.
     """
+    # A traced module is text, whose constants others read from the store.
+    with default_store().deferred() if request.trace_dir is None else nullcontext():
+        return _write(request, folder)
+
+
+def _write(request: CompileRequest, folder: Path) -> str:
     model = request.model
     is_onnx = isinstance(model, Path) and not is_ir_file(model)
     loaded = load_model(model, request.content) if isinstance(model, Path) and is_onnx else model
@@ -83,7 +90,7 @@ def _second_half(progress: Progress, step: str, fraction: float) -> None:
 def _stored(constant: ProgramConstant) -> tuple[NDArray[np.generic], Path | None]:
     """A constant's values, and the file of the store that has them."""
     value = constant.value
-    return constant.array(), default_store().path(value.digest.data) if isinstance(value, BlobAttr) else None
+    return constant.array(), default_store().file(value.digest.data) if isinstance(value, BlobAttr) else None
 
 
 def _sparse(constants: Sequence[ProgramConstant], written: Sequence[Tensor]) -> tuple[str, ...]:

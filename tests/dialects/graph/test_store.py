@@ -1,18 +1,22 @@
 """The blob store: what goes in comes out, and damage is found and named."""
 
+import mmap
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import TensorType, bf16, f32, i32
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import TensorType, bf16, f32, f64, i32
 
 from treadle.artifact.store import Store
 from treadle.dialects.graph import BlobAttr, ConstantOp, InlineAttr
+from treadle.dialects.graph.attributes import digest_of
 from treadle.dialects.graph.constant import BlobStore, constant_array, constant_attribute, default_store
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
+from treadle.support.mapped import release_pages
 
 ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
 TYPE = TensorType(f32, [4, 6])
@@ -112,3 +116,94 @@ def test_constants_are_inline_or_blobs(tmp_path: Path, monkeypatch: pytest.Monke
     assert isinstance(value, BlobAttr)
     assert default_store().path(value.digest.data).is_file()
     np.testing.assert_array_equal(constant_array(ConstantOp(value, TYPE)), ARRAY)
+
+
+def mapped(folder: Path, array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The array in a file that is mapped, behind other bytes."""
+    path = folder / "weights"
+    path.write_bytes(bytes(4096) + array.tobytes())
+    return np.memmap(path, array.dtype, "r", 4096, array.shape)
+
+
+LARGE = np.arange(3 << 19, dtype=np.float64)
+LARGE_TYPE = TensorType(f64, [3 << 19])
+
+
+def test_mapped_constants_are_stored_when_a_file_is_needed(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    store = BlobStore(Store(cache, LIMIT))
+    with store.deferred():
+        blob = store.put(mapped(tmp_path, LARGE))
+        assert files(cache) == []
+        np.testing.assert_array_equal(store.get(blob, LARGE_TYPE), LARGE)
+        assert store.file(blob.digest.data).read_bytes() == LARGE.tobytes()
+    np.testing.assert_array_equal(BlobStore(Store(cache, LIMIT)).get(blob, LARGE_TYPE), LARGE)
+
+
+def test_deferred_constants_are_gone_afterwards(tmp_path: Path) -> None:
+    store = BlobStore(Store(tmp_path / "cache", LIMIT))
+    with store.deferred():
+        with store.deferred():
+            blob = store.put(mapped(tmp_path, LARGE))
+        np.testing.assert_array_equal(store.get(blob, LARGE_TYPE), LARGE)
+    with pytest.raises(TreadleError, match="the store has no constant"):
+        store.get(blob, LARGE_TYPE)
+
+
+@pytest.mark.parametrize("array", [LARGE, ARRAY], ids=["memory", "small"])
+def test_other_constants_are_not_deferred(array: NDArray[np.generic], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    store = BlobStore(Store(cache, LIMIT))
+    with store.deferred():
+        store.put(array if array is LARGE else mapped(tmp_path, array))
+        assert len(files(cache)) == 1
+
+
+def test_deferred_memory_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest of a model's weights is that of the part of its file, too."""
+    counted: list[int] = []
+
+    def count(data: NDArray[np.generic]) -> str:
+        counted.append(data.nbytes)
+        return digest_of(data)
+
+    monkeypatch.setattr("treadle.dialects.graph.constant.digest_of", count)
+    store = BlobStore(Store(tmp_path / "cache", LIMIT))
+    array = mapped(tmp_path, LARGE)
+    with store.deferred():
+        blob = store.put(array)
+        assert store.digest(array.view(np.uint8)) == blob.digest.data
+        assert store.digest(array.view(np.uint8)[8:]) != blob.digest.data
+    assert counted == [LARGE.nbytes, LARGE.nbytes - 8]
+
+
+def test_a_file_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of constants that were dropped from memory the file is not read again, unless another one took its place."""
+    monkeypatch.setattr("treadle.dialects.graph.constant._KEPT_BYTES", 1)
+    store = BlobStore(Store(tmp_path, LIMIT))
+    blob, other = store.put(ARRAY), store.put(ARRAY + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("treadle.dialects.graph.constant.digest_of", None)
+        np.testing.assert_array_equal(store.get(blob, TYPE), ARRAY)
+        np.testing.assert_array_equal(store.get(other, TYPE), ARRAY + 1)
+    path = store.path(blob.digest.data)
+    (tmp_path / "new").write_bytes((ARRAY + 2).tobytes())
+    (tmp_path / "new").replace(path)
+    with pytest.raises(TreadleError, match="is damaged"):
+        store.get(blob, TYPE)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="a system that keeps pages")
+def test_pages_are_released_and_read_again(tmp_path: Path) -> None:
+    array = mapped(tmp_path, LARGE)
+    assert array.sum() == LARGE.sum()
+    before = resident_file_bytes()
+    release_pages(array)
+    assert resident_file_bytes() <= before - LARGE.nbytes // 2
+    np.testing.assert_array_equal(array, LARGE)
+    release_pages(LARGE)
+
+
+def resident_file_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssFile:"))

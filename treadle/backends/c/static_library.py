@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from treadle.artifact.artifact import Artifact
+from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
-from treadle.artifact.weights import ALIGNMENT, FOLDER
+from treadle.artifact.weights import ALIGNMENT
 from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import artifact_text
 from treadle.backends.interface import file_names
@@ -390,7 +390,7 @@ def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]
         for tensor in artifact.manifest.constants:
             if tensor.name in positions:
                 continue
-            data = artifact.read(f"{FOLDER}/{tensor.name}")
+            data = artifact.read(f"{WEIGHTS}/{tensor.name}")
             padded = data + bytes(-len(data) % ALIGNMENT)
             positions[tensor.name] = size
             file.write(padded)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -21,6 +24,7 @@ from treadle.dialects.graph.dtypes import byte_width, is_supported, numpy_dtype
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.support.files import is_private_file
+from treadle.support.mapped import mapping_of, release_pages
 
 
 @irdl_op_definition
@@ -72,6 +76,9 @@ _MAPPED_FROM = 4 << 20
 """Smaller blobs are read into memory: each mapping holds a file descriptor open."""
 _KEPT_BYTES = 2 << 30
 """Bytes of blobs, most of them only mapped, that a store remembers; the least recently used are dropped."""
+_RESIDENT_BYTES = 256 << 20
+"""Bytes of blobs that are stored before the pages of mapped ones are given back: a model of 2.5 GB takes 1.0 GB of
+resident memory to compile so, and 5.0 GB where they stay (`python -m benchmarks.language_compile`)."""
 
 
 class BlobStore:
@@ -81,6 +88,13 @@ class BlobStore:
         self._store = store
         self._kept: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
         self._kept_bytes = 0
+        self._compared: dict[str, tuple[int, int, int]] = {}
+        """The files, as `_identity` has them, of which this process knows that they have the bytes of their name."""
+        self._deferred: dict[str, NDArray[np.uint8]] = {}
+        self._digests: dict[tuple[int, int], str] = {}
+        """Of deferred memory, by its address and its bytes."""
+        self._deferring = 0
+        self._unreleased = 0
         self._lock = Lock()
         """Of what is kept: models may be compiled in several threads."""
 
@@ -90,17 +104,16 @@ class BlobStore:
         TreadleError if the store cannot be written. A damaged file of that name is replaced.
         """
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = digest_of(data)
+        digest = self.digest(data)
+        blob = BlobAttr.get(digest, data.size)
+        if self._defer(digest, data):
+            return blob
         path = self.path(digest)
         if self._remembered(digest) is not None and path.exists():
             self._store.use(path)
-            return BlobAttr.get(digest, data.size)
-        if self._holds(path, data):
-            self._store.use(path)
-        else:
-            path = self._store.add_content(_KIND, _hex(digest), data.data)
-        self._keep(digest, _read(path, digest, data.size))
-        return BlobAttr.get(digest, data.size)
+            return blob
+        self._write(digest, data)
+        return blob
 
     def get(self, blob: BlobAttr, type: TensorType[Attribute]) -> NDArray[np.generic]:
         """The blob as a read-only array of `type`'s shape and dtype.
@@ -113,15 +126,67 @@ class BlobStore:
             raise TreadleError(f"blob {digest} has {nbytes} bytes, which is no {type}", self.path(digest))
         data = self._remembered(digest)
         if data is None:
-            data = _read(self.path(digest), digest, nbytes)
-            if digest_of(data) != digest:
-                raise _damaged(self.path(digest), digest)
-            self._keep(digest, data)
+            path = self.path(digest)
+            data = _read(path, digest, nbytes)
+            if self._compared.get(digest) != _identity(path) and digest_of(data) != digest:
+                raise _damaged(path, digest)
+            self._keep(path, digest, data)
         return data.view(dtype).reshape(shape)
+
+    @contextmanager
+    def deferred(self) -> Generator[None]:
+        """Meanwhile constants of files that are mapped, such as a model's weights, stay where they are: a file of the
+        store has them from `file` on. Most are never stored, since passes replace them."""
+        with self._lock:
+            self._deferring += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._deferring -= 1
+                if not self._deferring:
+                    self._deferred.clear()
+                    self._digests.clear()
+
+    def digest(self, data: NDArray[np.uint8]) -> str:
+        """As `digest_of`, which of deferred memory was computed before."""
+        return self._digests.get(_memory(data)) or digest_of(data)
+
+    def file(self, digest: str) -> Path:
+        """The file that holds a blob, which is written if it was deferred; TreadleError as `put`."""
+        data = self._deferred.get(digest)
+        if data is not None:
+            self._write(digest, data)
+        return self.path(digest)
 
     def path(self, digest: str) -> Path:
         """The file that holds, or would hold, the blob."""
         return self._store.content_path(_KIND, _hex(digest))
+
+    def _defer(self, digest: str, data: NDArray[np.uint8]) -> bool:
+        """Whether a blob stays where it is mapped."""
+        with self._lock:
+            self._unreleased += data.size
+            full = self._unreleased > _RESIDENT_BYTES
+            mapped = [*self._deferred.values(), *self._kept.values()] if full else []
+            self._unreleased = 0 if full else self._unreleased
+        for each in mapped:
+            release_pages(each)
+        if not self._deferring or data.size < _MAPPED_FROM or data.flags.writeable or mapping_of(data) is None:
+            return False
+        with self._lock:
+            self._deferred[digest] = data
+            self._digests[_memory(data)] = digest
+        release_pages(data)
+        return True
+
+    def _write(self, digest: str, data: NDArray[np.uint8]) -> None:
+        path = self.path(digest)
+        if self._holds(path, data):
+            self._store.use(path)
+        else:
+            path = self._store.add_content(_KIND, _hex(digest), data.data)
+        self._keep(path, digest, _read(path, digest, data.size))
 
     def _holds(self, path: Path, data: NDArray[np.uint8]) -> bool:
         try:
@@ -132,13 +197,20 @@ class BlobStore:
     def _remembered(self, digest: str) -> NDArray[np.uint8] | None:
         """A blob that is kept, which was then used last; None if it is not."""
         with self._lock:
+            data = self._deferred.get(digest)
+            if data is not None:
+                return data
             data = self._kept.get(digest)
             if data is not None:
                 self._kept.move_to_end(digest)
             return data
 
-    def _keep(self, digest: str, data: NDArray[np.uint8]) -> None:
+    def _keep(self, path: Path, digest: str, data: NDArray[np.uint8]) -> None:
+        """Remembers a blob whose file has the bytes of its name."""
+        compared = _identity(path)
         with self._lock:
+            if compared is not None:
+                self._compared[digest] = compared
             self._kept_bytes += data.size - (self._kept[digest].size if digest in self._kept else 0)
             self._kept[digest] = data
             self._kept.move_to_end(digest)
@@ -177,6 +249,19 @@ def _damaged(path: Path, digest: str) -> TreadleError:
         path,
         "a file with the bytes that its name says; delete it and import the model again",
     )
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Which file is at a path, as long as nobody writes into it; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def _memory(data: NDArray[np.uint8]) -> tuple[int, int]:
+    return data.__array_interface__["data"][0], data.nbytes
 
 
 def _read(path: Path, digest: str, nbytes: int) -> NDArray[np.uint8]:

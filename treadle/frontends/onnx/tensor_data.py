@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import sys
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from treadle.artifact.manifest import Source
+from treadle.dialects.graph.constant import default_store
 from treadle.dialects.graph.dtypes import MAX_RANK
 from treadle.errors import TreadleError
 from treadle.support.files import Confinement
@@ -134,7 +134,7 @@ class ExternalFiles:
 
     def _source(self, location: str, offset: int, nbytes: int) -> Source:
         part = self._mapped[location][offset : offset + nbytes]
-        return Source(location, offset, nbytes, hashlib.sha256(part.data).hexdigest())
+        return Source(location, offset, nbytes, default_store().digest(part).removeprefix("sha256:"))
 
     def _file(self, location: str, model: Path, where: str) -> Bytes:
         """One mapping a file, however many tensors it contains: each mapping keeps a descriptor open."""

@@ -98,12 +98,19 @@ class Layout:
 
     def array(self, array: Array) -> Array:
         """The form of an array; lanes beyond its elements are zeros."""
-        order, cut, shape = self._order_apart(), self.cut, list(array.shape)
-        if cut is not None:
-            missing = -shape[cut] % self.lanes
-            array = np.pad(array, [(0, missing if d == cut else 0) for d in range(array.ndim)])
-            shape[cut : cut + 1] = [(shape[cut] + missing) // self.lanes, self.lanes]
-        return np.ascontiguousarray(array.reshape(shape).transpose(order))
+        order, cut = self._order_apart(), self.cut
+        if cut is None:
+            return np.ascontiguousarray(array.transpose(order))
+        form = np.empty(self.shape(array.shape), array.dtype)
+        apart = form.transpose([order.index(d) for d in range(len(order))])
+        before, (blocks, rest) = (slice(None),) * cut, divmod(array.shape[cut], self.lanes)
+        whole, end = np.split(array, [blocks * self.lanes], axis=cut)
+        split = [*array.shape[:cut], blocks, self.lanes, *array.shape[cut + 1 :]]
+        apart[(*before, slice(blocks))] = whole.reshape(split)
+        if rest:
+            apart[(*before, blocks, slice(rest))] = end
+            apart[(*before, blocks, slice(rest, None))] = 0
+        return form
 
     def leave(self, form: SSAValue, shape: Sequence[int]) -> list[Operation]:
         """The operations of which the last gives the tensor, of a shape, whose form this is."""
