@@ -1,13 +1,16 @@
-"""Decoding and prompts of a language model beside llama.cpp and ONNX Runtime GenAI, on this machine's processor.
+"""Decoding and prompts of a language model beside llama.cpp, ONNX Runtime GenAI and OpenVINO, on this machine's CPU.
 
     make bench ARGS="--language --models /tmp/models --llama-bench bin/llama-bench --python v/bin/python"
     make bench ARGS="--language --models /tmp/models --layers 4 --vocabulary 32000 --kinds int4 --threads 1"
 
 The model has random weights and the shape of Qwen2 0.5B (`benchmarks/language_models.py`), in f32, bf16, or with
-weights of 8 and 4 bits in blocks of 32. A round reads a prompt of `--prompt` tokens and then makes `--steps` tokens,
-one by one, of each side in turn; every side runs in a process of its own, and the others wait meanwhile. `--python`
-names a Python that has the packages onnxruntime-genai and gguf, `--llama-bench` llama.cpp's own measurement, which
-makes no tokens but feeds some. Sides that are not named are left out, and said. Tokens a second are medians; bytes read
+weights of 8 and 4 bits in blocks of 32, whose activations are floats of 32 bits or, of kinds with `-bf16`, of 16. A
+round reads a prompt of `--prompt` tokens and then makes `--steps` tokens, one by one, of each side in turn; every side
+runs in a process of its own, and the others wait meanwhile. `--python` names a Python that has the packages
+onnxruntime-genai and gguf, `--llama-bench` llama.cpp's own measurement, which makes no tokens but feeds some,
+`--openvino` a Python with openvino and, where its models are not written yet, optimum-intel. OpenVINO takes f32, or
+bf16, where nothing but that is asked for; with weights of few bits it takes what it does by default, which is bf16 on
+processors with units for it. Sides that are not named are left out, and said. Tokens a second are medians; bytes read
 are those of the weights (with their scales, and without the table of embeddings) and of keys and values. The raw
 numbers go to `benchmarks/results/`. Measure on a machine that does nothing else.
 """
@@ -34,11 +37,16 @@ from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.peaks import measure_peaks
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("f32", "bf16", "int8", "int4")
+KINDS = ("f32", "bf16", "int8", "int4", "int8-bf16", "int4-bf16")
 GGUF = {"f32": "F32", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
 """Of a weight, with its part of a block's scale of 16 bits."""
 OWN = "Treadle"
+
+
+def weights_of(kind: str) -> str:
+    """The form of a kind's weights."""
+    return kind.partition("-")[0]
 
 
 class Side(Protocol):
@@ -146,7 +154,7 @@ def raced(kind: str, threads: int, decoder: Decoder, args: argparse.Namespace, c
 
 
 def _sides(kind: str, threads: int, decoder: Decoder, args: argparse.Namespace, console: Console) -> dict[str, Side]:
-    bits = {"int8": 8, "int4": 4}.get(kind, 32)
+    bits = {"int8": 8, "int4": 4}.get(weights_of(kind), 32)
     room = args.prompt + args.steps + 8
     plain = decoder.write(args.models)
     request = {"model": str(plain), "kind": kind, "threads": threads, "prompt": args.prompt, "room": room}
@@ -156,11 +164,20 @@ def _sides(kind: str, threads: int, decoder: Decoder, args: argparse.Namespace, 
     elif kind != "bf16":  # its processors' products are of f32, or of few bits
         folder = replace(decoder, bits=bits).write(args.models).parent
         worker = [str(args.python), str(ROOT / "benchmarks" / "language_worker.py")]
-        sides["ONNX Runtime GenAI"] = Worker(worker, {"folder": str(folder), "threads": threads, "room": room})
+        sides["ONNX Runtime GenAI"] = Worker(
+            worker, {"peer": "genai", "folder": str(folder), "threads": threads, "room": room}
+        )
+    if args.openvino is None:
+        console.print("not measured: OpenVINO (--openvino)")
+    else:
+        worker = [str(args.openvino), str(ROOT / "benchmarks" / "language_worker.py")]
+        precision = {"f32": "f32", "bf16": "bf16"}.get(kind)
+        request = {"peer": "openvino", "threads": threads, "precision": precision}
+        sides["OpenVINO"] = Worker(worker, {**request, "folder": str(_openvino(weights_of(kind), decoder, args))})
     if args.llama_bench is None or args.python is None:
         console.print("not measured: llama.cpp (--llama-bench, and --python for its file)")
     else:
-        sides["llama.cpp"] = LlamaBench(args.llama_bench, _gguf(kind, decoder, args), threads, args.steps)
+        sides["llama.cpp"] = LlamaBench(args.llama_bench, _gguf(weights_of(kind), decoder, args), threads, args.steps)
     return sides
 
 
@@ -176,6 +193,18 @@ def _gguf(kind: str, decoder: Decoder, args: argparse.Namespace) -> Path:
     return file
 
 
+def _openvino(kind: str, decoder: Decoder, args: argparse.Namespace) -> Path:
+    stored = "f32" if kind == "bf16" else kind
+    folder = args.models / f"openvino-{decoder.layers}x{decoder.hidden}-{decoder.vocabulary}-{stored}"
+    if not folder.exists():
+        sizes = (
+            decoder.layers, decoder.hidden, decoder.heads, decoder.groups, decoder.intermediate, decoder.vocabulary,
+        )  # fmt: skip
+        script = str(ROOT / "benchmarks" / "openvino_export.py")
+        subprocess.run([str(args.openvino), script, str(folder), stored, *map(str, sizes)], check=True)
+    return folder
+
+
 def table(rows: Sequence[Row], decoder: Decoder, args: argparse.Namespace) -> Table:
     """A line a side."""
     bandwidth = {threads: measure_peaks(threads).bandwidth for threads in args.threads}
@@ -185,7 +214,7 @@ def table(rows: Sequence[Row], decoder: Decoder, args: argparse.Namespace) -> Ta
     for row in rows:
         others = [each for each in rows if (each.kind, each.threads) == (row.kind, row.threads) and each.side != OWN]
         kept = 2 * decoder.layers * decoder.groups * decoder.head * 4 * (args.prompt + args.steps / 2)
-        moved = (decoder.weights * BYTES[row.kind] + kept) * median(row.steps)
+        moved = (decoder.weights * BYTES[weights_of(row.kind)] + kept) * median(row.steps)
         ratios = ["", ""]
         if row.side == OWN and others:
             ratios = [
@@ -200,9 +229,10 @@ def table(rows: Sequence[Row], decoder: Decoder, args: argparse.Namespace) -> Ta
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="A language model beside llama.cpp and ONNX Runtime GenAI.")
+    parser = argparse.ArgumentParser(description="A language model beside other runtimes.")
     parser.add_argument("--models", type=Path, required=True, help="where the models are written, and found again")
     parser.add_argument("--python", type=Path, help="a Python with onnxruntime-genai and gguf")
+    parser.add_argument("--openvino", type=Path, help="a Python with openvino, and optimum-intel to write models")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--threads", nargs="+", type=positive, default=[1, 2])

@@ -14,6 +14,7 @@ import treadle
 
 CHOSEN: dict[str, dict[str, Any]] = {
     "f32": {}, "bf16": {"precision": "bf16"}, "int8": {"weights": "int8"}, "int4": {"weights": "int4"},
+    "int8-bf16": {"weights": "int8", "precision": "bf16"}, "int4-bf16": {"weights": "int4", "precision": "bf16"},
 }  # fmt: skip
 
 
