@@ -133,6 +133,41 @@ func.func @rounds(%x: tensor<4x8xf32>, %z: tensor<4xbf16>) -> tensor<8xbf16> {
 // CHECK:         graph.compute "concat"
 // CHECK:           graph.at [[N]]
 
+// What rounds elements that no product or sum leads to goes into the concat, such as halves that are turned.
+func.func @turns(%x: tensor<8xbf16>) -> tensor<8xbf16> {
+  %f = graph.compute "add" (%i) {
+    %four = arith.constant 4 : index
+    %j = arith.addi %i, %four : index
+    %a = graph.at %x[%i] : tensor<8xbf16>
+    %b = graph.at %x[%j] : tensor<8xbf16>
+    %c = arith.extf %a : bf16 to f32
+    %d = arith.extf %b : bf16 to f32
+    %e = arith.addf %c, %d : f32
+    graph.yield %e : f32
+  } : tensor<4xf32>
+  %n = graph.compute "cast" (%i) {
+    %a = graph.at %f[%i] : tensor<4xf32>
+    %t = arith.truncf %a : f32 to bf16
+    graph.yield %t : bf16
+  } : tensor<4xbf16>
+  %c = graph.compute "concat" (%i) {
+    %four = arith.constant 4 : index
+    %before = arith.cmpi slt, %i, %four : index
+    %behind = arith.cmpi sge, %i, %four : index
+    %zero = arith.constant 0.0 : bf16
+    %b = graph.at %x[%i] where %behind else %zero : tensor<8xbf16>
+    %a = graph.at %n[%i] where %before else %b : tensor<4xbf16>
+    graph.yield %a : bf16
+  } : tensor<8xbf16>
+  func.return %c : tensor<8xbf16>
+}
+
+// CHECK-LABEL: func.func @turns
+// CHECK:         graph.compute "add"
+// CHECK:         graph.compute "cast concat"
+// CHECK-NOT:     graph.compute
+// CHECK:         func.return
+
 // The quantised result of a product is stored as bytes for a reader with other operands: the product itself would be.
 // Without others it is part of what the product is stored as.
 func.func @quantised(%x: tensor<4x8xui8>, %p: tensor<1x16x32x4xi8>, %o: tensor<4x8xui8>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -113,7 +114,10 @@ class GraphDeduplicatePass(ModulePass):
     %b = graph.reshape %x {shape = array<i64: 2, 4>} : (tensor<8xf32>) -> tensor<2x4xf32>
     ```
     becomes `%a` alone. Afterwards readers of equal tensors read one value, by which `graph-merge-matmuls` finds them.
-    Elementwise operators stay: each is cheaper inside its reader's kernel than stored for two.
+
+    Elementwise operators stay: each is cheaper inside its reader's kernel than stored for two. What reads equal
+    integers is equal all the same, such as the rows of a table at positions that each layer computes anew; and one
+    integer is as cheap to store.
     """
 
     name = "graph-deduplicate"
@@ -124,13 +128,29 @@ class GraphDeduplicatePass(ModulePass):
                 _deduplicate(function.body.block)
 
 
+_Elementwise: TypeAlias = UnaryOp | BinaryOp | WhereOp | CastOp
+
+
 def _deduplicate(block: Block) -> None:
     known: dict[Hashable, Operation] = {}
+    equal: dict[SSAValue, SSAValue] = {}
+    """The first one of equal integers, of those that stay."""
     for op in list(block.ops):
-        if not isinstance(op, Operator | ConstantOp) or isinstance(op, UnaryOp | BinaryOp | WhereOp | CastOp):
+        if not isinstance(op, Operator | ConstantOp):
             continue
-        key = (op.name, tuple(op.operands), tuple(sorted(op.properties.items())), op.results[0].type)
-        first = known.setdefault(key, op)
-        if first is not op:
-            first.location = fused_location((first.location, op.location))
-            Rewriter.replace_op(op, [], [first.results[0]])
+        is_integer = isinstance(op.type.get_element_type(), IntegerType)
+        if isinstance(op, _Elementwise) and not is_integer:
+            continue
+        operands = tuple(equal.get(operand, operand) for operand in op.operands)
+        first = known.setdefault((op.name, operands, tuple(sorted(op.properties.items())), op.results[0].type), op)
+        if first is op:
+            continue
+        stays = isinstance(op, _Elementwise) or any(operand in equal for operand in op.operands)
+        if is_integer and stays and op.type.element_count() > 1:
+            equal[op.results[0]] = first.results[0]
+            continue
+        first.location = fused_location((first.location, op.location))
+        Rewriter.replace_op(op, [], [first.results[0]])
+    for value in reversed(list(equal)):
+        if not value.uses and isinstance(value.owner, Operation):
+            Rewriter.erase_op(value.owner)

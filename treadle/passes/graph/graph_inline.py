@@ -226,7 +226,24 @@ def _stays_narrow(producer: ComputeOp, reader: ComputeOp) -> bool:
     epilogue that it can be."""
     if widens_data(reader):
         return all(isinstance(user, ComputeOp | WholeOp) for user in users_of(reader.result))
-    return _is_epilogue(producer) and not is_bijective_in(reader, producer.result)
+    if not _is_epilogue(producer) or is_bijective_in(reader, producer.result):
+        return False
+    return _ends_a_kernel(producer)
+
+
+def _ends_a_kernel(compute: ComputeOp) -> bool:
+    """Whether something other than elementwise definitions, such as a product, leads to a definition by tensors that
+    nothing else reads: its kernel stores what the definition rounds."""
+    volume = prod(compute.shape)
+    for tensor in compute.tensors():
+        owner = tensor.owner
+        if prod(shape_of(tensor)) != volume or not has_only_users(tensor, (compute,)):
+            continue
+        if isinstance(owner, WholeOp | PackedMatmulOp):
+            return True
+        if isinstance(owner, ComputeOp) and (not is_injective(owner) or _ends_a_kernel(owner)):
+            return True
+    return False
 
 
 def _is_epilogue(mover: ComputeOp) -> bool:
