@@ -50,10 +50,12 @@ class Case:
     mask: Shape | None = None
     causal: bool = False
     guard: bool = False
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
         flags = [word for word in ("causal", "guard") if getattr(self, word)]
+        flags += [self.dtype] if self.dtype != "float32" else []
         mask = [] if self.mask is None else [f"mask {'x'.join(map(str, self.mask))}"]
         tile = [f"{name}={value}" for name, value in self.choices.items()]
         return " ".join([str(self.sizes), *flags, *mask, *tile])
@@ -61,18 +63,18 @@ class Case:
     @property
     def op(self) -> AttentionOp:
         """The operator, whose operands belong to no program."""
-        return attention(self.sizes, "float32", self.mask, causal=self.causal, guard=self.guard)
+        return attention(self.sizes, self.dtype, self.mask, causal=self.causal, guard=self.guard)
 
     @property
     def inputs(self) -> list[Array]:
         """Queries, keys, values and the mask if there is one."""
-        return arrays([*self.sizes.shapes, *([] if self.mask is None else [self.mask])], "float32")
+        return arrays([*self.sizes.shapes, *([] if self.mask is None else [self.mask])], self.dtype)
 
     def module(self) -> ModuleOp:
         """The scheduled program."""
         op = self.op
         names = ("q", "k", "v", "mask")[: len(op.operands)]
-        entry = Entry({name: tensor_type("float32", a.shape) for name, a in zip(names, self.inputs, strict=True)})
+        entry = Entry({name: tensor_type(self.dtype, a.shape) for name, a in zip(names, self.inputs, strict=True)})
         whole = AttentionOp(
             *(entry[name] for name in names),
             scale=op.scale.value.data, causal=self.causal, guard=self.guard,
@@ -84,7 +86,7 @@ class Case:
         op, inputs = self.op, inputs or self.inputs
         with np.errstate(all="ignore"):
             expected = limits(op, dict(zip(op.operands, inputs, strict=True)))
-        assert_within(actual, expected, np.float32, self.name)
+        assert_within(actual, expected, np.dtype(self.dtype), self.name)
         return expected.value
 
 
@@ -108,6 +110,10 @@ def cases() -> Iterator[Case]:
     ragged = Sizes((2,), 4, 2, 21, 37, 19, 27)
     for mask, tile in zip(ragged.masks, cycle(TILES), strict=False):
         yield Case(ragged, tile, mask, causal=len(mask) % 2 > 0)
+    for case in (Case(sizes, tile) for sizes, tile in zip(SIZES[::4], cycle(TILES), strict=False)):
+        yield replace(case, dtype="bfloat16", causal=case.sizes.m > 4)
+    yield Case(ragged, {}, ragged.masks[0], causal=True, dtype="bfloat16")
+    yield Case(Sizes((), 2, 1, 9, 21, 16, 24), {}, dtype="bfloat16")
 
 
 CASES = {case.name: case for case in cases()}
@@ -166,8 +172,9 @@ def test_large_scores_and_many_keys(programs: dict[str, CompiledProgram]) -> Non
 
 
 def test_what_it_fits() -> None:
-    assert TEMPLATE.fits(attention(SMALL, "float32"))
-    for dtype in ("float16", "bfloat16", "float64"):
+    for dtype in ("float32", "bfloat16"):
+        assert TEMPLATE.fits(attention(SMALL, dtype))
+    for dtype in ("float16", "float64"):
         op = attention(SMALL, dtype)
         assert not TEMPLATE.fits(op)
         assert not has_template(op, CPU), "it is decomposed, and widened where the CPU's products need it"

@@ -59,6 +59,12 @@ def cases() -> Iterator[DecodeCase]:
     for mask, tile in zip(ragged.masks, tiles, strict=False):
         causal = len(mask) % 2 > 0
         yield DecodeCase(ragged, tile, mask, causal=causal, guard=len(mask) > 1, offset=causal and len(mask) > 1)
+    for sizes, tile in (
+        (Sizes((), 7, 1, 1, 150, 64, 64), TILES[0]), (Sizes((2,), 4, 2, 5, 37, 9, 11), TILES[2]),
+        (Sizes((), 4, 1, 8, 300, 8, 8), TILES[3]),
+    ):  # fmt: skip
+        yield DecodeCase(sizes, tile, causal=True, offset=True, dtype="bfloat16")
+    yield DecodeCase(ragged, {}, ragged.masks[0], dtype="bfloat16")
 
 
 CASES = {case.name: case for case in cases()}

@@ -51,6 +51,7 @@ class Case:
     @property
     def name(self) -> str:
         flags = [word for word in ("causal", "guard", "offset") if getattr(self, word)]
+        flags += [self.dtype] if self.dtype == "bfloat16" else []
         tile = [f"{name}={value}" for name, value in self.choices.items()]
         return " ".join([str(self.sizes), *flags, f"mask {self.mask}", *tile])
 
@@ -132,6 +133,7 @@ def cases() -> Iterator[Case]:
     ragged = Sizes((2,), 4, 2, 21, 37, 19, 27)
     for mask, tile in zip(ragged.masks, tiles, strict=False):
         yield Case(ragged, tile, mask, causal=len(mask) % 2 > 0, guard=len(mask) > 1)
+    yield Case(Sizes((1,), 4, 2, 16, 40, 16, 8), {}, causal=True, dtype="bfloat16")
 
 
 CASES = {case.name: case for case in cases()}

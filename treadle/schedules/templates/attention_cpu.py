@@ -13,6 +13,8 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AttentionOp
+from treadle.dialects.graph.definition import widened
+from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
@@ -20,7 +22,9 @@ from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_bu
 from treadle.schedules.register_tile import MOST_ROWS, MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limit, check_limits, number
 from treadle.schedules.templates.attention_tile import (
+    WideRows,
     blocks_of,
+    is_narrow,
     is_static_of_floats,
     mask_element,
     mask_varies,
@@ -211,6 +215,7 @@ class AttentionCpuKernel:
         self.m, self.n = anchor.scores_shape[-2:]
         assert isinstance(anchor.q.type, TensorType)
         self.size, self.width = anchor.q.type.get_shape()[-1], anchor.shape[-1]
+        self.element = anchor.type.get_element_type()
         self.lanes = target.lanes
         self.queries = number(choices, "vectors") * target.lanes
         self.keys, self.rows = number(choices, "keys"), min(number(choices, "rows"), self.queries)
@@ -262,8 +267,8 @@ class AttentionCpuKernel:
         with b.loop("d", self.size) as d, self._lanes() as i:
             row = self.first_row + i
             inside = all_of(self._exists(row))
-            zero = None if inside is None else b.constant(0, f32)
-            b.store(b.load(b.inputs[0], [*self.head, row, d], inside, zero), query, [d, i])
+            zero = None if inside is None else b.constant(0, self.element)
+            b.store(widened(b, b.load(b.inputs[0], [*self.head, row, d], inside, zero)), query, [d, i])
         return query
 
     def _scores(self, query: SSAValue, scores: SSAValue) -> SSAValue:
@@ -275,12 +280,13 @@ class AttentionCpuKernel:
             first = tile * self.keys
             if self.anchor.mask is not None:
                 self._add_mask(first, scores)
+            wide = self._widened_keys(first) if is_narrow(b.inputs[1]) else None
             acc = b.alloc("acc", [self.keys, self.queries], f32)
             each = repeat(self.keys, self.queries)
             with b.tasks(["n", "i"], each, unroll=True, vector=True) as (n, i):
                 b.store(b.constant(0, f32), acc, [n, i])
             with b.loop("d", self.size) as d, b.tasks(["n", "i"], each, unroll=True, vector=True) as (n, i):
-                key = b.load(b.inputs[1], [*self.shared_head, self._key(first + n), d])
+                key = wide.load(n, d) if wide else b.load(b.inputs[1], [*self.shared_head, self._key(first + n), d])
                 product = b.mul(key, b.load(query, [d, i]))
                 b.store(b.add(b.load(acc, [n, i]), product), acc, [n, i])
             with b.loop("n", self.keys, unroll=True) as n, self._lanes() as i:
@@ -288,6 +294,9 @@ class AttentionCpuKernel:
                 b.store(score, scores, [first + n, i])
                 b.store(b.binary("max", b.load(largest, [i]), score), largest, [i])
         return largest
+
+    def _widened_keys(self, first: Index) -> WideRows:
+        return WideRows.of(self.b, self.b.inputs[1], self.shared_head, lambda n: self._key(first + n), self.keys)
 
     def _key(self, key: Index) -> Index:
         """The key, or the last one beyond it."""
@@ -301,7 +310,7 @@ class AttentionCpuKernel:
             row = self.first_row + i
             ends = (end_of(self.m, self.queries), None)
             value = mask_element(b, anchor, self.head, row, self._key(first + n), ends)
-            b.store(value, scores, [first + n, i])
+            b.store(widened(b, value), scores, [first + n, i])
 
     def _score(self, product: SSAValue, key: Index, i: Index, scores: SSAValue) -> SSAValue:
         """The scaled and masked product of a query and a key, -inf where it does not see the key."""
@@ -364,8 +373,8 @@ class AttentionCpuKernel:
                 b.store(b.constant(0, f32), acc, [r, e])
             with b.loop("n", self.visible) as n, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 inside = all_of(tile.inside(e))
-                zero = None if inside is None else b.constant(0, f32)
-                value = b.load(b.inputs[2], [*self.shared_head, n, tile.column + e], inside, zero)
+                zero = None if inside is None else b.constant(0, self.element)
+                value = widened(b, b.load(b.inputs[2], [*self.shared_head, n, tile.column + e], inside, zero))
                 product = b.mul(b.load(weights, [n, tile.first + r]), value)
                 b.store(b.add(b.load(acc, [r, e]), product), acc, [r, e])
             self._store(acc, shares, tile)
@@ -378,4 +387,4 @@ class AttentionCpuKernel:
             if self.anchor.guard.value.data:
                 value = b.select(b.binary("ne", share, share), b.constant(0, f32), value)
             where = all_of([*self._exists(row), *tile.inside(e)])
-            b.store(value, b.output, [*self.head, row, tile.column + e], where)
+            b.store(convert(b, value, self.element), b.output, [*self.head, row, tile.column + e], where)

@@ -13,7 +13,8 @@ from xdsl.dialects.builtin import TensorType, f32, i32
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AttentionOp
-from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.definition import Scalar, widened
+from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
@@ -21,6 +22,8 @@ from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_bu
 from treadle.schedules.register_tile import MOST_VECTORS, most_rows
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number
 from treadle.schedules.templates.attention_tile import (
+    WideRows,
+    is_narrow,
     is_static_of_floats,
     key_range,
     mask_element,
@@ -233,6 +236,7 @@ class _DecodeKernel:
         self.m, self.n = anchor.scores_shape[-2:]
         assert isinstance(anchor.q.type, TensorType) and isinstance(anchor.k.type, TensorType)
         self.size, self.width = anchor.q.type.get_shape()[-1], anchor.shape[-1]
+        self.element = anchor.type.get_element_type()
         self.lanes, self.queries = target.lanes, number(choices, "queries")
         self.rows = _Rows.of(anchor, choices, target)
         self.keys, self.columns = (number(choices, knob) * target.lanes for knob in ("vectors", "columns"))
@@ -327,7 +331,7 @@ class _DecodeKernel:
         query = b.alloc("query", [self.size, rows], f32)
         with b.loop("r", rows) as r, b.loop("d", self.size) as d:
             head, position = self._place(r)
-            b.store(b.load(b.inputs[0], [*head, position, d]), query, [d, r])
+            b.store(widened(b, b.load(b.inputs[0], [*head, position, d])), query, [d, r])
         return query
 
     # Scores
@@ -360,10 +364,12 @@ class _DecodeKernel:
         first, column = begin
         b, height = self.b, self.rows.scored
         key = b.alloc("key", [self.size, self.keys], f32)
+        wide = self._widened_keys(first, whole=whole) if is_narrow(b.inputs[1]) else None
         with b.loop("d", self.size) as d, self._lanes(self.keys // self.lanes) as i:
-            exists = None if whole else first + i < self.visible
-            zero = None if whole else b.constant(0, f32)
-            b.store(b.load(b.inputs[1], [*self.head, first + i, d], exists, zero), key, [d, i])
+            exists = None if whole or wide is not None else first + i < self.visible
+            zero = None if exists is None else b.constant(0, f32)
+            element = wide.load(i, d) if wide else b.load(b.inputs[1], [*self.head, first + i, d], exists, zero)
+            b.store(element, key, [d, i])
         with b.loop("part", self._padded(height) // height, at_once=1) as part:
             row = part * height
             acc = b.alloc("acc", [height, self.keys], f32)
@@ -383,6 +389,14 @@ class _DecodeKernel:
                 b.store(score, scores, [row + r, column + i])
                 b.store(b.binary("max", b.load(largest, [row + r, lane]), score), largest, [row + r, lane])
 
+    def _widened_keys(self, first: Index, *, whole: bool) -> WideRows:
+        """The tile's keys as f32; the last one again beyond it."""
+
+        def number(n: Index) -> Index:
+            return first + n if whole else (first + n).min(self.visible - 1)
+
+        return WideRows.of(self.b, self.b.inputs[1], self.head, number, self.keys)
+
     def _score(self, product: SSAValue, row: Index, key: Index, *, whole: bool) -> SSAValue:
         """The scaled and masked product of a query and a key, -inf where it does not see the key."""
         b, scale = self.b, self.anchor.scale.value.data
@@ -390,7 +404,7 @@ class _DecodeKernel:
         head, query = self._place(row)
         if self.anchor.mask is not None:
             ends = (None, None if whole else self.visible)
-            score = b.add(score, mask_element(b, self.anchor, head, query, key, ends))
+            score = b.add(score, widened(b, mask_element(b, self.anchor, head, query, key, ends)))
         hidden = b.constant(-inf, f32)
         if (self.is_causal and self.queries > 1) or (self.is_causal and not whole and may_see_none(self.offset)):
             score = b.select(key <= query + self.offset, score, hidden)
@@ -499,6 +513,7 @@ class _DecodeKernel:
                 own = self.first_query + r // self.anchor.group_size
                 exists = [own < self.m] if self.m % self.queries else []
                 where = all_of([*exists, *self._inside(e, self.width)])
+                value = convert(b, value, self.element)
                 b.store(value, b.output, [*head, query if not exists else own, e], where)
 
     def _inside(self, e: Index, used: int) -> list[Predicate]:
@@ -516,8 +531,8 @@ class _DecodeKernel:
                 b.store(b.load(sums, [row + r, column + e]), acc, [r, e])
             with b.loop("n", keys.count) as k, b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):
                 inside = all_of(self._inside(e, used))
-                zero = None if inside is None else b.constant(0, f32)
-                value = b.load(b.inputs[2], [*self.head, keys.first + k, column + e], inside, zero)
+                zero = None if inside is None else b.constant(0, self.element)
+                value = widened(b, b.load(b.inputs[2], [*self.head, keys.first + k, column + e], inside, zero))
                 weight = b.load(weights, [(row + r).min(self.rows.number - 1), keys.column + k])
                 b.store(b.add(b.load(acc, [r, e]), b.mul(weight, value)), acc, [r, e])
             with b.tasks(["r", "e"], each, unroll=True, vector=True) as (r, e):

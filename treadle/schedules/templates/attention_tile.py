@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, bf16, f32
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.attention import offset_of
-from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.definition import Scalar, widened
 from treadle.dialects.graph.movement import extent
 from treadle.dialects.loop import Swizzle, swizzle_of_rows
+from treadle.dialects.loop.attributes import type_of
 from treadle.dialects.loop.tiles import BANKS
+from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder, all_of
 from treadle.schedules.template import Choices, number
 
@@ -161,11 +163,39 @@ class WorkTile:
 
 
 def is_static_of_floats(anchor: Operation) -> bool:
-    """Whether an anchor is an attention of f32, whose shapes are static, and none of whose tensors is empty."""
+    """Whether an anchor is an attention of f32 or bf16, whose shapes are static, and none of whose tensors is empty."""
     if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
         return False
     types = [o.type for o in anchor.operands if o not in (anchor.length, anchor.offset)]
-    return all(isinstance(t, TensorType) and t.get_element_type() == f32 and prod(t.get_shape()) for t in types)
+    return all(isinstance(t, TensorType) and t.get_element_type() in (f32, bf16) and prod(t.get_shape()) for t in types)
+
+
+@dataclass(frozen=True)
+class WideRows:
+    """Rows of keys as f32 in a buffer of one dimension, so that vectors may be loaded across rows."""
+
+    b: KernelBuilder
+    buffer: SSAValue
+    size: int
+
+    @staticmethod
+    def of(
+        b: KernelBuilder, x: SSAValue, head: Sequence[Index], rows: Callable[[Index], Index], count: int
+    ) -> WideRows:
+        """Writes so many rows of a buffer of narrow floats, whose numbers `rows` gives."""
+        size = type_of(x).get_shape()[-1]
+        wide = b.alloc("wide", [count * size], f32)
+        with b.loop("n", count) as n, b.tasks(["d"], repeat(size), unroll=True, vector=True) as (d,):
+            b.store(widened(b, b.load(x, [*head, rows(n), d])), wide, [n * size + d])
+        return WideRows(b, wide, size)
+
+    def load(self, row: Index, d: Index) -> Scalar:
+        return self.b.load(self.buffer, [row * self.size + d])
+
+
+def is_narrow(x: SSAValue) -> bool:
+    """Whether a buffer has elements of 16 bits."""
+    return type_of(x).get_element_type() != f32
 
 
 def blocks_of(anchor: AttentionOp, rows: int) -> int:
