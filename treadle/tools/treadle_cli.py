@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         chat_command,
         check_command,
         compile_command,
+        gguf_command,
         map_command,
         run_command,
         schedules_command,
@@ -36,6 +37,7 @@ else:  # --help and --version wait for none of them
     chat_command = lazy_module("treadle.tools.chat_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
+    gguf_command = lazy_module("treadle.tools.gguf_command")
     map_command = lazy_module("treadle.tools.map_command")
     run_command = lazy_module("treadle.tools.run_command")
     schedules_command = lazy_module("treadle.tools.schedules_command")
@@ -79,6 +81,8 @@ def _run(args: argparse.Namespace) -> int:
             return certify_command.certify_command(args)
         case "chat":
             return chat_command.chat_command(args)
+        case "gguf":
+            return gguf_command.gguf_command(args)
         case "bisect":
             return bisect_command.bisect_command(args)
         case "map":
@@ -90,11 +94,12 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | chat | bench | tune | schedules | check | certify | bisect | map | cache"
+    names = "compile | run | chat | gguf | bench | tune | schedules | check | certify | bisect | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_chat(commands.add_parser("chat", help="have a compiled decoder continue what is typed"))
+    _add_gguf(commands.add_parser("gguf", help="write the decoder of a GGUF file as an ONNX model"))
     _add_bench(commands.add_parser("bench", help="time a model, its kernels, and other runtimes beside it"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
@@ -180,6 +185,11 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default 0)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
+
+
+def _add_gguf(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a GGUF file of an architecture that is supported")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write, a new one")
 
 
 def _add_compiled_call(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ _BINARY: tuple[tuple[int, bytes, str, str], ...] = (
     (4, b"TFL3", "a TensorFlow Lite model", "what tf2onnx writes"),
     (0, b"ORTM", "a model in ONNX Runtime's own format", MODELS),
     (4, b"ORTM", "a model in ONNX Runtime's own format", MODELS),
-    (0, b"GGUF", "a GGUF file", MODELS),
+    (0, b"GGUF", "a GGUF file", "what `treadle gguf` writes of it"),
     (0, b"\x1f\x8b", "a gzip file", "the .onnx file in it"),
     (0, b"\x7fELF", "a program or a library", MODELS),
     (0, b"version https://git-lfs", "a pointer of Git LFS, not the model", "the file that `git lfs pull` fetches"),
