@@ -71,6 +71,7 @@ def compile(
     constants: Constants | None = None,
     states: States | None = None,
     example_inputs: Sequence[object] | None = None,
+    dynamic_shapes: object = None,
     precision: str = "f32",
     weights: str | None = None,
     convolution: str | None = None,
@@ -103,6 +104,8 @@ def compile(
                alike, `past_key_values.0.key` and `present.0.key`
     example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
                are those of the calls, everything else is a constant
+    dynamic_shapes: of a torch.nn.Module: which of those extents are ranges, as `torch.export.export` takes them, such
+               as `({0: torch.export.Dim("n", max=512)},)`; a range needs an end, for which memory is planned
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     weights:   "int4" or "int8" stores the constant matrices of products so, with a scale for 32 rows of a column each,
@@ -142,7 +145,11 @@ def compile(
     stored = parse_weights(weights)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction, stored)
     source = _Source.of(
-        _converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants), states
+        _converted(model, example_inputs, dynamic_shapes),
+        normalized(shapes),
+        after,
+        normalized_constants(constants),
+        states,
     )
     cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
@@ -158,12 +165,17 @@ def compile(
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
 
-def _converted(model: Model, example_inputs: Sequence[object] | None) -> str | Path | ModelProto | ModuleOp:
+def _converted(
+    model: Model, example_inputs: Sequence[object] | None, dynamic_shapes: object
+) -> str | Path | ModelProto | ModuleOp:
     """A model of PyTorch as a module of graph operators, another as it is. Raises what `exported` raises."""
     origins = {f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__}
     if origins & _OF_TORCH:
         given = cast("Module | ExportedProgram", model)
-        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs))
+        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs, dynamic_shapes))
+    if dynamic_shapes is not None:
+        accepted = "those of a torch.nn.Module; shapes with treadle.Dim"
+        raise TreadleError(f"dynamic shapes for a {type(model).__name__}", "compile", accepted)
     if example_inputs is not None:
         raise TreadleError(f"example inputs for a {type(model).__name__}", "compile", "those of a torch.nn.Module")
     return cast("str | Path | ModelProto | ModuleOp", model)

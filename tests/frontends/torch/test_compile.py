@@ -188,13 +188,6 @@ def test_a_model_that_writes_into_a_buffer_is_an_error() -> None:
         treadle.compile(Counting().eval(), example_inputs=(torch.randn(3),))
 
 
-def test_dynamic_shapes_are_an_error() -> None:
-    rows = torch.export.Dim("rows", min=2)
-    program = torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), dynamic_shapes=({0: rows},))
-    with pytest.raises(treadle.TreadleError, match=r"input 'input': the shape \[.*\] is dynamic; .*dynamic_shapes"):
-        treadle.compile(program)
-
-
 def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
     program, checkpoint = tmp_path / "model.pt2", tmp_path / "model.pt"
     torch.export.save(torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)), program)

@@ -33,20 +33,20 @@ from treadle.dialects.location import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.common.symbols import Input, Symbols, drop_unused, symbolic_attributes
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.functions import (
     FunctionBody,
     Knowing,
     arguments_of,
     called_body,
-    drop_unused,
     end_block,
     find_schema,
     function_body,
     function_of,
     values_read,
 )
-from treadle.frontends.onnx.inputs import Input, Symbols, constant_inputs, model_inputs, symbolic_attributes
+from treadle.frontends.onnx.inputs import constant_inputs, model_inputs
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
     LoadedModel,

@@ -15,27 +15,40 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx.node import map_arg
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
+from xdsl.ir import Attribute, Block, Region
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.location import ascii_text, name_hint
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
-from treadle.frontends.torch.call import STATIC, Call, array_of, dtype_of, location, place, static_shape
+from treadle.frontends.common.extent import bounds_of, is_symbolic
+from treadle.frontends.common.symbols import Input, drop_unused, symbolic_attributes
+from treadle.frontends.torch.call import Call, array_of, dtype_of, location, place
 from treadle.frontends.torch.converters import find_converter
+from treadle.frontends.torch.ranges import Bounds, Ranges, is_symbolic_number
+
+Constants = Mapping[str, tuple[str, torch.Tensor]]
+"""Name and value of the placeholders that are known, by the name of their node."""
 
 # From a module to an exported program of the operators that have converters.
 
 
-def exported(model: torch.nn.Module | ExportedProgram, example_inputs: Sequence[Any] | None) -> ExportedProgram:
+def exported(
+    model: torch.nn.Module | ExportedProgram, example_inputs: Sequence[Any] | None, dynamic_shapes: Any = None
+) -> ExportedProgram:
     """The program of a module for inputs like the examples, decomposed into the operators that have converters.
+
+    dynamic_shapes: of a module, as `torch.export.export` takes them: which extents are ranges
 
     Training is not supported: TreadleError for a module in training mode, and for one that cannot be exported.
     """
     if isinstance(model, ExportedProgram):
         if example_inputs is not None:
             raise TreadleError("example inputs are given for an exported program, which has its own", "compile", "none")
+        if dynamic_shapes is not None:
+            raise TreadleError("dynamic shapes are given for an exported program", "compile", "those of its export")
         return decomposed(model)
     modules: list[tuple[str, torch.nn.Module]] = list(model.named_modules())  # pyright: ignore[reportUnknownArgumentType]
     training = [name or type(each).__name__ for name, each in modules if each.training]
@@ -44,15 +57,15 @@ def exported(model: torch.nn.Module | ExportedProgram, example_inputs: Sequence[
     if example_inputs is None:
         message = f"a {type(model).__name__} without example inputs"
         raise TreadleError(message, "compile", "example_inputs=(x, ...), of the shapes and types of its calls")
-    return decomposed(export(model, example_inputs))
+    return decomposed(export(model, example_inputs, dynamic_shapes))
 
 
-def export(model: torch.nn.Module, example_inputs: Sequence[Any]) -> ExportedProgram:
-    """As `torch.export.export`, with static shapes; TreadleError if that fails."""
+def export(model: torch.nn.Module, example_inputs: Sequence[Any], dynamic_shapes: Any = None) -> ExportedProgram:
+    """As `torch.export.export`; TreadleError if that fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(model, tuple(example_inputs))
+            return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic_shapes)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         message = f"torch.export: {type(error).__name__}: {lines[0]}"
@@ -82,13 +95,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _is_converted(node: fx.Node) -> bool:
     """Whether the importer takes the node as it is. What writes to its operands has no converter."""
-    if node.op in ("placeholder", "output"):
-        return True
+    value = node.meta.get("val")
+    if node.op in ("placeholder", "output") or is_symbolic_number(value) or (value is None and not node.users):
+        return True  # numbers, and what says something of them
     return node.op == "call_function" and (node.target is operator.getitem or find_converter(node.target) is not None)
 
-
-Constants = Mapping[str, tuple[str, torch.Tensor]]
-"""Name and value of the placeholders that are known, by the name of their node."""
 
 _LISTED = 20
 """Nodes that an error lists."""
@@ -116,8 +127,10 @@ def import_exported(program: ExportedProgram) -> ModuleOp:
     `input_names` has the names of the arguments of `forward`, `output_names` is `output`, or `output_0` and so on. An
     operator's location names its node with the line of the model's code, and the ATen operator.
 
-    TreadleError: dynamic shapes, a program that writes into buffers or inputs, and one that lists all nodes that cannot
-    be converted.
+    Extents that `dynamic_shapes` left open are those of a call, within `program.range_constraints`.
+
+    TreadleError: a range without an end, a program that writes into buffers or inputs, and one that lists all nodes
+    that cannot be converted.
     """
     signature = program.graph_signature
     held = {**program.state_dict, **program.constants}
@@ -131,17 +144,37 @@ def import_exported(program: ExportedProgram) -> ModuleOp:
             message = f"the model writes to '{spec.target}' ({spec.kind.name.lower().replace('_', ' ')})"
             raise TreadleError(message, "compile", "a model that returns what it computes")
     results = [spec.arg.name for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
-    return import_graph(program.graph, constants, results)
+    ranges = Ranges.of(_tensors(program.graph, constants), _bounds(program))
+    return import_graph(program.graph, constants, results, ranges)
+
+
+def _bounds(program: ExportedProgram) -> Bounds:
+    """The ranges of the symbols of a program."""
+    return {
+        str(symbol): (
+            int(each.lower) if each.lower.is_Integer else 0,
+            int(each.upper) if each.upper.is_Integer else None,
+        )
+        for symbol, each in cast("dict[Any, Any]", program.range_constraints).items()
+    }
+
+
+def _tensors(graph: fx.Graph, constants: Constants) -> dict[str, torch.Tensor]:
+    """The inputs of a graph that are tensors, by their names."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
+    values = {str(node.target): node.meta.get("val") for node in placeholders}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 def import_graph(
-    graph: fx.Graph, constants: Mapping[str, tuple[str, torch.Tensor]], results: Sequence[str]
+    graph: fx.Graph, constants: Constants, results: Sequence[str], ranges: Ranges | None = None
 ) -> ModuleOp:
     """As `import_exported`, of a graph of ATen operators.
 
     results:   the names of the nodes that are returned
+    ranges:    what PyTorch's symbols are, if there are any
     """
-    walk = _Walk.start(graph, constants)
+    walk = _Walk.start(graph, constants, ranges or Ranges())
     walk.convert(results)
     if walk.errors:
         raise UnsupportedNodes(walk.errors)
@@ -155,16 +188,17 @@ class _Walk:
     graph: fx.Graph
     block: Block
     builder: GraphBuilder
-    inputs: list[str]
+    ranges: Ranges
+    inputs: dict[str, Input] = field(default_factory=dict[str, Input])
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     errors: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
     unknown: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
     """Results of refused nodes that are no tensors of Treadle's."""
 
     @classmethod
-    def start(cls, graph: fx.Graph, constants: Constants) -> _Walk:
+    def start(cls, graph: fx.Graph, constants: Constants, ranges: Ranges) -> _Walk:
         block = Block()
-        walk = cls(graph, block, GraphBuilder(block), [])
+        walk = cls(graph, block, GraphBuilder(block), ranges)
         for node in graph.nodes:
             if node.op == "placeholder":
                 walk._place(node, constants.get(node.name))
@@ -178,19 +212,20 @@ class _Walk:
             return
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            self.values[node.name] = self._argument(node, value, f"input '{node.name}'")
-            self.inputs.append(str(node.target))
-        elif isinstance(value, torch.SymInt):
-            raise TreadleError("the value is dynamic", f"input '{node.name}'", STATIC)
+            tensor = self.values[node.name] = self._argument(node, value, f"input '{node.name}'")
+            self.inputs[str(node.target)] = Input(tensor.type, tensor.shape)
+        elif is_symbolic_number(value):
+            self.values[node.name] = self.ranges.extent(value, f"input '{node.name}'")
         else:
             self.values[node.name] = value
 
     def _argument(self, node: fx.Node, value: torch.Tensor, where: str) -> Tensor:
         """An argument of the block, as large as PyTorch says."""
-        type = TensorType(element_type(dtype_of(value.dtype, where)), static_shape(value, where))
+        extents = self.ranges.shape(value, where)
+        type = TensorType(element_type(dtype_of(value.dtype, where)), bounds_of(extents))
         argument = self.block.insert_arg(type, len(self.block.args))
         argument.name_hint = name_hint(node.name)
-        return Tensor(type, None, argument)
+        return Tensor(type, None, argument, None, extents if is_symbolic(extents) else None)
 
     def convert(self, results: Sequence[str]) -> None:
         """Writes the operators of the nodes that the results depend on; errors are collected."""
@@ -208,7 +243,8 @@ class _Walk:
         try:
             self.values[node.name] = self._converted(node)
         except VerifyException as error:
-            self._refuse(node, TreadleError(str(error), place(node)))
+            accepted = error.accepted if isinstance(error, Misfit) else None
+            self._refuse(node, TreadleError(str(error), place(node), accepted))
         except TreadleError as error:
             self._refuse(node, error)
 
@@ -217,13 +253,16 @@ class _Walk:
             if each.name in self.unknown:
                 error = self.unknown[each.name]
                 raise TreadleError(error.message, place(node), error.accepted)
+        value = node.meta.get("val")
+        if is_symbolic_number(value):
+            return self.ranges.extent(value, place(node))
         if node.target is operator.getitem:
             return self._item(node)
         convert = find_converter(node.target)
         if convert is None:
             accepted = "the operators of treadle.frontends.torch.supported_operators()"
             raise TreadleError(f"operator {node.target} is not supported", place(node), accepted)
-        result = convert(Call(node, self._arguments(node)), self.builder)
+        result = convert(Call(node, self._arguments(node), self.ranges), self.builder)
         for tensor in [result] if isinstance(result, Tensor) else result:
             if tensor.ssa is not None and tensor.ssa.name_hint is None:
                 tensor.ssa.name_hint = name_hint(node.name)
@@ -264,9 +303,15 @@ class _Walk:
         values = [self.builder.value(tensor) for tensor in tensors]
         self.block.add_op(ReturnOp(*values))
         erase_dead(self.block)
+        drop_unused(self.builder.extents, self.block)
+        symbolic: dict[str, Attribute] = {}
+        if self.ranges.dims.dims:
+            symbolic = symbolic_attributes(self.ranges.dims, list(self.inputs.values()), tensors, self.builder)
         type = FunctionType.from_lists([a.type for a in self.block.args], [value.type for value in values])
         func = FuncOp("main", type, Region(self.block))
         outputs = ["output"] if len(results) == 1 else [f"output_{n}" for n in range(len(results))]
-        func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in self.inputs])
+        names = [*self.inputs, *(f"extent({expression})" for expression in self.builder.extents)]
+        func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in names])
         func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in outputs])
+        func.attributes |= symbolic
         return ModuleOp([func])
