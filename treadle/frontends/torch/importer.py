@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx.node import map_arg
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType, i8
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region
 from xdsl.utils.exceptions import VerifyException
@@ -167,14 +167,21 @@ def _tensors(graph: fx.Graph, constants: Constants) -> dict[str, torch.Tensor]:
 
 
 def import_graph(
-    graph: fx.Graph, constants: Constants, results: Sequence[str], ranges: Ranges | None = None
+    graph: fx.Graph,
+    constants: Constants,
+    results: Sequence[str],
+    ranges: Ranges | None = None,
+    carried: Sequence[str] = (),
 ) -> ModuleOp:
     """As `import_exported`, of a graph of ATen operators.
 
     results:   the names of the nodes that are returned
     ranges:    what PyTorch's symbols are, if there are any
+    carried:   dimensions that no input has; each is the extent of one more input, whose elements nothing reads
     """
     walk = _Walk.start(graph, constants, ranges or Ranges())
+    for name in carried:
+        walk.carry(name)
     walk.convert(results)
     if walk.errors:
         raise UnsupportedNodes(walk.errors)
@@ -226,6 +233,13 @@ class _Walk:
         argument = self.block.insert_arg(type, len(self.block.args))
         argument.name_hint = name_hint(node.name)
         return Tensor(type, None, argument, None, extents if is_symbolic(extents) else None)
+
+    def carry(self, name: str) -> None:
+        """One more input of a vector whose extent is a dimension."""
+        (extent,) = (each for each in self.ranges.chosen.values() if each.name == name)
+        type = TensorType(i8, [extent.bound])
+        self.block.insert_arg(type, len(self.block.args))
+        self.inputs[f"{name} elements"] = Input(type, (extent,))
 
     def convert(self, results: Sequence[str]) -> None:
         """Writes the operators of the nodes that the results depend on; errors are collected."""
