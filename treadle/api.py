@@ -99,9 +99,9 @@ def compile(
     constants: of an ONNX model: values of inputs that are the same in every call, such as `{"sr": 16000}`, in the types
                of these inputs: the compiled model does not take them, and what depends on them alone is computed at
                compile time
-    states:    of an ONNX model: inputs that are outputs of the call before, such as `{"past": "present"}`, which the
-               compiled model keeps itself and changes in place where they only grow; "auto": those that exporters name
-               alike, `past_key_values.0.key` and `present.0.key`
+    states:    inputs that are outputs of the call before, such as `{"past": "present"}`, which the compiled model keeps
+               itself and changes in place where they only grow; "auto": those that exporters name alike,
+               `past_key_values.0.key` and `present.0.key`. The buffers that a model of PyTorch writes are states, too
     example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
                are those of the calls, everything else is a constant
     dynamic_shapes: of a torch.nn.Module: which of those extents are ranges, as `torch.export.export` takes them, such
@@ -144,13 +144,9 @@ def compile(
     construction = parse_construction(construct)
     stored = parse_weights(weights)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction, stored)
-    source = _Source.of(
-        _converted(model, example_inputs, dynamic_shapes),
-        normalized(shapes),
-        after,
-        normalized_constants(constants),
-        states,
-    )
+    converted = _converted(model, example_inputs, dynamic_shapes, states)
+    pairs = states if converted is model else None  # a model of PyTorch has them now
+    source = _Source.of(converted, normalized(shapes), after, normalized_constants(constants), pairs)
     cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after} {construction}"
@@ -166,13 +162,13 @@ def compile(
 
 
 def _converted(
-    model: Model, example_inputs: Sequence[object] | None, dynamic_shapes: object
+    model: Model, example_inputs: Sequence[object] | None, dynamic_shapes: object, states: States | None
 ) -> str | Path | ModelProto | ModuleOp:
     """A model of PyTorch as a module of graph operators, another as it is. Raises what `exported` raises."""
     origins = {f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__}
     if origins & _OF_TORCH:
         given = cast("Module | ExportedProgram", model)
-        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs, dynamic_shapes))
+        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs, dynamic_shapes), states)
     if dynamic_shapes is not None:
         accepted = "those of a torch.nn.Module; shapes with treadle.Dim"
         raise TreadleError(f"dynamic shapes for a {type(model).__name__}", "compile", accepted)

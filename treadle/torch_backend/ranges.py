@@ -162,16 +162,14 @@ class Plan:
             low = min(sources.limits[member][0] for member in members)
             marked = [high for member in members if (high := sources.limits[member][1]) is not None]
             high = min(marked) if marked else largest or LARGEST
-            limits[name] = (min(low, values[name]), high)
-            if not marked and largest is None:
-                free.add(name)
-        limits = _fitted(sources.graph, limits, free, same, fixed, values)
-        for name, (low, high) in limits.items():
             earlier = [plan.ranges.dims.dims[name].upper for plan in before if name in plan.ranges.dims.dims]
             high = max([high, *earlier])
             while high < values[name]:
                 high *= 2
-            limits[name] = (low, high)
+            limits[name] = (min(low, values[name]), high)
+            if not marked and largest is None:
+                free.add(name)
+        limits = _fitted(sources.graph, limits, free, same, fixed, values)
         return Plan(_ranges(limits, same, fixed), same, fixed, dict(values))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import CO_VARARGS
 from itertools import islice, product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Ranged:
         found: list[torch.Tensor] = []
         for x, shape in zip(self.examples, self.shapes, strict=True):
             for d, extent in enumerate(shape):
-                wanted = int(extent.node.expr.subs(extents)) if isinstance(extent, torch.SymInt) else extent
+                wanted = int(extent.node.expr.subs(extents)) if _free(extent) else int(extent)
                 if wanted != x.shape[d]:
                     x = torch.cat([x] * (wanted // x.shape[d] + 1), d).narrow(d, 0, wanted)
             if poisoned and x.is_floating_point():
@@ -105,7 +105,7 @@ def compare(got: Sequence[np.ndarray], expected: Any, limit: float, name: str) -
 
 
 def _free(extent: object) -> set[Any]:
-    return set(extent.node.expr.free_symbols) if isinstance(extent, torch.SymInt) else set()
+    return set(cast("Any", extent).node.expr.free_symbols) if isinstance(extent, torch.SymInt) else set()
 
 
 __all__ = ["Extents", "Ranged", "compare"]

@@ -174,20 +174,6 @@ def test_example_inputs_are_those_of_a_module() -> None:
         treadle.compile("m.onnx", example_inputs=(torch.randn(2, 6),))
 
 
-def test_a_model_that_writes_into_a_buffer_is_an_error() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-
-        def forward(self, x: Any) -> Any:
-            self.get_buffer("count").add_(1)
-            return x * self.get_buffer("count")
-
-    with pytest.raises(treadle.TreadleError, match="the model writes to 'count' \\(buffer mutation\\)"):
-        treadle.compile(Counting().eval(), example_inputs=(torch.randn(3),))
-
-
 def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
     program, checkpoint = tmp_path / "model.pt2", tmp_path / "model.pt"
     torch.export.save(torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)), program)

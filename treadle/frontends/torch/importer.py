@@ -11,23 +11,26 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.fx.node import map_arg
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType, i8
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from treadle.dialects.graph.append import STATES
 from treadle.dialects.graph.definition import Misfit
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.location import ascii_text, name_hint
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import bounds_of, is_symbolic
+from treadle.frontends.common.states import appendable, state_pairs, states_attribute
 from treadle.frontends.common.symbols import Input, drop_unused, symbolic_attributes
 from treadle.frontends.torch.call import Call, array_of, dtype_of, location, place
 from treadle.frontends.torch.converters import find_converter
 from treadle.frontends.torch.ranges import Bounds, Ranges, is_symbolic_number
+from treadle.shapes.states import States
 
 Constants = Mapping[str, tuple[str, torch.Tensor]]
 """Name and value of the placeholders that are known, by the name of their node."""
@@ -120,32 +123,77 @@ class UnsupportedNodes(TreadleError):
         super().__init__(f"{len(listed)} nodes are not supported: {'; '.join(texts + more)}", "compile", accepted)
 
 
-def import_exported(program: ExportedProgram) -> ModuleOp:
+def import_exported(program: ExportedProgram, states: States | None = None) -> ModuleOp:
     """Converts a program to `func.func @main` over graph operators.
 
     Parameters and buffers are constants, of the memory that they have where it is row-major. The function's attribute
     `input_names` has the names of the arguments of `forward`, `output_names` is `output`, or `output_0` and so on. An
     operator's location names its node with the line of the model's code, and the ATen operator.
 
-    Extents that `dynamic_shapes` left open are those of a call, within `program.range_constraints`.
+    Extents that `dynamic_shapes` left open are those of a call, within `program.range_constraints`. Buffers that the
+    program writes, and the inputs that `states` names with what they become, are states (`StateAttr`s).
 
-    TreadleError: a range without an end, a program that writes into buffers or inputs, and one that lists all nodes
-    that cannot be converted.
+    TreadleError: a range without an end, a program that writes into parameters, inputs, or buffers with elements other
+    than 0, states that it has not, and one that lists all nodes that cannot be converted.
     """
     signature = program.graph_signature
     held = {**program.state_dict, **program.constants}
+    written = _written_buffers(signature.output_specs, held)
     constants: dict[str, tuple[str, torch.Tensor]] = {}
+    buffers: dict[str, str] = {}
     for spec in signature.input_specs:
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+        if spec.target in written:
+            buffers[spec.arg.name] = spec.target
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             assert spec.target is not None
             constants[spec.arg.name] = (spec.target, cast("torch.Tensor", held[spec.target]))
-    for spec in signature.output_specs:
-        if spec.kind != OutputKind.USER_OUTPUT:
+    specs = [spec for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    results = [spec.arg.name for spec in specs if isinstance(spec.arg, TensorArgument)]
+    outputs = output_names(len(results))
+    inputs = _tensors(program.graph, constants)
+    pairs = state_pairs([name for name in inputs if name not in buffers], outputs, states)
+    kept = {name: outputs.index(output) for name, output in pairs.items()}
+    kept |= {name: len(results) + n for n, name in enumerate(buffers)}
+    results += [written[target] for target in buffers.values()]
+    outputs += [f"{target} after a call" for target in buffers.values()]
+    ranges = Ranges.of(inputs, _bounds(program))
+    return import_graph(program.graph, constants, results, ranges, (), Interface(buffers, outputs, kept))
+
+
+def output_names(count: int) -> list[str]:
+    """What so many results are called."""
+    return ["output"] if count == 1 else [f"output_{n}" for n in range(count)]
+
+
+def _written_buffers(specs: Sequence[OutputSpec], held: Mapping[str, Any]) -> dict[str, str]:
+    """The buffers that a program writes, by name, and the nodes that they become; TreadleError for anything else that
+    it writes, and for a buffer that does not begin with zeros, as states do."""
+    found: dict[str, str] = {}
+    for spec in specs:
+        if spec.kind == OutputKind.USER_OUTPUT:
+            continue
+        if spec.kind != OutputKind.BUFFER_MUTATION or spec.target is None:
             message = f"the model writes to '{spec.target}' ({spec.kind.name.lower().replace('_', ' ')})"
-            raise TreadleError(message, "compile", "a model that returns what it computes")
-    results = [spec.arg.name for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
-    ranges = Ranges.of(_tensors(program.graph, constants), _bounds(program))
-    return import_graph(program.graph, constants, results, ranges)
+            raise TreadleError(message, "compile", "a model that returns what it computes, or writes into buffers")
+        if bool(cast("torch.Tensor", held[spec.target]).any()):
+            message = f"the model writes to '{spec.target}', a buffer that has elements other than 0"
+            raise TreadleError(message, "compile", "a buffer of zeros, as which states begin")
+        found[spec.target] = spec.arg.name
+    return found
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a graph's inputs and results are called, and which inputs are results of the call before.
+
+    inputs:  names of inputs, by those of their nodes; others have those of their nodes
+    outputs: the names of the results
+    kept:    the states: numbers of results, by the names of the inputs' nodes
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    outputs: Sequence[str] = ()
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def _bounds(program: ExportedProgram) -> Bounds:
@@ -172,6 +220,7 @@ def import_graph(
     results: Sequence[str],
     ranges: Ranges | None = None,
     carried: Sequence[str] = (),
+    interface: Interface | None = None,
 ) -> ModuleOp:
     """As `import_exported`, of a graph of ATen operators.
 
@@ -179,7 +228,7 @@ def import_graph(
     ranges:    what PyTorch's symbols are, if there are any
     carried:   dimensions that no input has; each is the extent of one more input, whose elements nothing reads
     """
-    walk = _Walk.start(graph, constants, ranges or Ranges())
+    walk = _Walk.start(graph, constants, ranges or Ranges(), interface or Interface({}, output_names(len(results))))
     for name in carried:
         walk.carry(name)
     walk.convert(results)
@@ -196,19 +245,28 @@ class _Walk:
     block: Block
     builder: GraphBuilder
     ranges: Ranges
+    interface: Interface
     inputs: dict[str, Input] = field(default_factory=dict[str, Input])
+    placed: list[str] = field(default_factory=list[str])
+    """The nodes of the inputs."""
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     errors: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
     unknown: dict[str, TreadleError] = field(default_factory=dict[str, TreadleError])
     """Results of refused nodes that are no tensors of Treadle's."""
 
     @classmethod
-    def start(cls, graph: fx.Graph, constants: Constants, ranges: Ranges) -> _Walk:
+    def start(cls, graph: fx.Graph, constants: Constants, ranges: Ranges, interface: Interface) -> _Walk:
         block = Block()
-        walk = cls(graph, block, GraphBuilder(block), ranges)
+        walk = cls(graph, block, GraphBuilder(block), ranges, interface)
         for node in graph.nodes:
             if node.op == "placeholder":
                 walk._place(node, constants.get(node.name))
+        readers = [node for node in graph.nodes if not is_symbolic_number(node.meta.get("val"))]
+        operands = [[each.name for each in node.all_input_nodes] for node in readers]
+        appended = appendable(dict.fromkeys(interface.kept, ""), operands)
+        walk.builder.states = {
+            argument for name, argument in zip(walk.placed, block.args, strict=False) if name in appended
+        }
         return walk
 
     def _place(self, node: fx.Node, known: tuple[str, torch.Tensor] | None) -> None:
@@ -219,8 +277,9 @@ class _Walk:
             return
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
+            self.placed.append(node.name)
             tensor = self.values[node.name] = self._argument(node, value, f"input '{node.name}'")
-            self.inputs[str(node.target)] = Input(tensor.type, tensor.shape)
+            self.inputs[self.interface.inputs.get(node.name, str(node.target))] = Input(tensor.type, tensor.shape)
         elif is_symbolic_number(value):
             self.values[node.name] = self.ranges.extent(value, f"input '{node.name}'")
         else:
@@ -312,6 +371,12 @@ class _Walk:
         except TreadleError as unknown:
             self.unknown[node.name] = unknown
 
+    def _states(self, results: Sequence[SSAValue]) -> Attribute:
+        names = {name: self.interface.outputs[number] for name, number in self.interface.kept.items()}
+        numbers = {name: number for number, name in enumerate(self.interface.outputs)}
+        arguments = dict(zip(self.placed, self.block.args, strict=False))
+        return states_attribute(names, arguments, numbers, results)
+
     def module(self, results: Sequence[str]) -> ModuleOp:
         tensors = [cast("Tensor", self.values[name]) for name in results]
         values = [self.builder.value(tensor) for tensor in tensors]
@@ -323,9 +388,10 @@ class _Walk:
             symbolic = symbolic_attributes(self.ranges.dims, list(self.inputs.values()), tensors, self.builder)
         type = FunctionType.from_lists([a.type for a in self.block.args], [value.type for value in values])
         func = FuncOp("main", type, Region(self.block))
-        outputs = ["output"] if len(results) == 1 else [f"output_{n}" for n in range(len(results))]
         names = [*self.inputs, *(f"extent({expression})" for expression in self.builder.extents)]
         func.attributes["input_names"] = ArrayAttr([StringAttr(name) for name in names])
-        func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in outputs])
+        func.attributes["output_names"] = ArrayAttr([StringAttr(name) for name in self.interface.outputs])
+        if self.interface.kept:
+            func.attributes[STATES] = self._states(values)
         func.attributes |= symbolic
         return ModuleOp([func])

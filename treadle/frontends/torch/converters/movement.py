@@ -7,8 +7,10 @@ from math import prod
 from sys import maxsize
 
 import numpy as np
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import TensorType, i1, i64
 
+from treadle.dialects.graph import BinaryOp, ConstantOp
+from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.frontends.common.builder import GraphBuilder, Tensor
@@ -156,6 +158,44 @@ def index_put(c: Call, g: GraphBuilder) -> Tensor:
     terms = g.reshape(values, (1, prod(shape), prod(rest)))
     changed = scattered(c, g, flat, places, terms, "add" if c.flag("accumulate") else "none")
     return g.transpose(g.reshape(changed, moved.shape), [order.index(d) for d in range(x.rank)])
+
+
+@converts("index_copy.default")
+def index_copy(c: Call, g: GraphBuilder) -> Tensor:
+    """Entries of a dimension replaced. One state gets consecutive ones where it lies, of which the first is data."""
+    x, at, source = c.tensor(), c.tensor("index"), g.cast(c.tensor("source"), c.element)
+    if not x.rank:
+        return g.reshape(source, ())
+    dim = c.dim(c.int("dim"), x.rank)
+    begin = _begin(g, at) if x.ssa in g.states else None
+    if begin is not None:
+        return g.append(x, source, begin, dim)
+    order = [dim, *(d for d in range(x.rank) if d != dim)]
+    rows, terms = g.transpose(x, order), g.transpose(source, order)
+    flat, changed = (g.reshape(v, (1, v.shape[0], prod(v.shape[1:]))) for v in (rows, terms))
+    places = g.reshape(counted_from_front(g, g.cast(at, i64), x.shape[dim]), (1, prod(at.shape)))
+    result = g.reshape(scattered(c, g, flat, places, changed), rows.shape)
+    return g.transpose(result, [order.index(d) for d in range(x.rank)])
+
+
+def _begin(g: GraphBuilder, at: Tensor) -> Tensor | None:
+    """The first of positions that are consecutive, a number that is added to 0, 1, ...; None for others."""
+    if at.array is not None:
+        known = np.asarray(at.array, np.int64)
+        first = known[:1].sum()
+        return g.numbers(int(first)) if np.array_equal(known, first + np.arange(known.size)) else None
+    if at.type.element_count() == 1:
+        return g.cast(g.reshape(at, ()), i64)
+    op = at.ssa.owner if at.ssa is not None else None
+    if not isinstance(op, BinaryOp) or op.kind.data != "add":
+        return None
+    for number, steps in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        if not isinstance(steps.owner, ConstantOp) or not isinstance(number.type, TensorType):
+            continue
+        known = constant_array(steps.owner)
+        if number.type.element_count() == 1 and np.array_equal(known, np.arange(known.size)):
+            return g.cast(g.reshape(Tensor(number.type, None, number), ()), i64)
+    return None
 
 
 def _masked(c: Call, g: GraphBuilder, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
