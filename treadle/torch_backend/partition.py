@@ -78,11 +78,13 @@ def with_whole_attention(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_plain_operators(graph: fx.GraphModule) -> fx.GraphModule:
-    """Replaces what PyTorch's compiler writes where numbers became tensors by operators that have converters."""
+    """Replaces what PyTorch's compiler writes where numbers are or become tensors by operators with converters."""
     aten, prims = torch.ops.aten, torch.ops.prims
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is aten.true_divide.Tensor:
             node.target = aten.div.Tensor
+        elif node.op == "call_function" and node.target is aten.lift_fresh_copy.default:
+            node.target = aten.clone.default
         elif node.op == "call_function" and node.target is prims.convert_element_type.default:
             node.target, node.args, node.kwargs = aten._to_copy.default, node.args[:1], {"dtype": node.args[1]}
     graph.recompile()
