@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -61,6 +62,18 @@ def exported(
         message = f"a {type(model).__name__} without example inputs"
         raise TreadleError(message, "compile", "example_inputs=(x, ...), of the shapes and types of its calls")
     return decomposed(export(model, example_inputs, dynamic_shapes))
+
+
+def trusted_program(path: Path) -> ExportedProgram:
+    """The program of a `.pt2` file, which may run code that is in the file; TreadleError for another file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        message = f"torch.export.load: {type(error).__name__}: {lines[0]}"
+        raise TreadleError(message, path, "what torch.export.save wrote") from error
 
 
 def export(model: torch.nn.Module, example_inputs: Sequence[Any], dynamic_shapes: Any = None) -> ExportedProgram:
