@@ -19,6 +19,7 @@ from tests.frontends.torch.cases import Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
 from treadle.dialects.location import nodes_of  # noqa: E402
 from treadle.frontends.torch import exported, import_exported  # noqa: E402
+from treadle.tools import compile_command  # noqa: E402
 from treadle.tools.treadle_cli import main  # noqa: E402
 from treadle.torch_backend import treadle as backend  # noqa: E402
 
@@ -202,6 +203,12 @@ def test_a_file_that_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "other.pt2").write_bytes(b"PK\x03\x04 and no more")
     assert main(["compile", str(tmp_path / "other.pt2"), "--trust-pickle", "-o", str(tmp_path / "none")]) == 2
     assert "torch.export.load: " in capsys.readouterr().err
+
+
+def test_loading_a_program_needs_pytorch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(compile_command, "find_spec", lambda name: None)
+    assert main(["compile", "model.pt2", "--trust-pickle", "-o", "none"]) == 2
+    assert "PyTorch is not installed; accepted: pip install treadle[torch]" in capsys.readouterr().err
 
 
 def reset() -> None:

@@ -16,6 +16,7 @@ import treadle  # noqa: E402
 from tests.frontends.torch.cases import CASES, Function  # noqa: E402
 from tests.frontends.torch.ranged import Ranged, compare  # noqa: E402
 from tests.frontends.torch.test_compile import GroupedQuery, made  # noqa: E402
+from treadle.frontends.torch.ranges import Ranges  # noqa: E402
 
 BY_NAME = {case.name: case for case in CASES}
 ALL = (
@@ -127,6 +128,32 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], Any, str]] = {
     "sorted": (Function(lambda x: x.sort()[0]), (torch.randn(5),), (({0: Dim("n", min=2, max=9)},),),
                r"aten\.sort.*where a number is needed; accepted: a static extent"),
 }  # fmt: skip
+
+
+def _symbols() -> tuple[Any, Any]:
+    """Two symbols of PyTorch, and what makes tensors of them."""
+    examples = torch.empty(3, 4)
+    program = torch.export.export(
+        Function(lambda x: x + 1), (examples,), dynamic_shapes=(({0: Dim.AUTO, 1: Dim.AUTO},),)
+    )
+    (x,) = (node.meta["val"] for node in program.graph.nodes if node.op == "placeholder")
+    return x.shape, x.new_empty
+
+
+def test_extents_that_do_not_say_their_symbols() -> None:
+    (a, b), tensor = _symbols()
+    names = [str(each.node.expr) for each in (a, b)]
+    bounds = dict.fromkeys(names, (1, 8))
+    with pytest.raises(treadle.TreadleError, match=r"dimension 0 of input 'x': the extent .* says none of"):
+        Ranges.of({"x": tensor(a + b)}, bounds)
+    with pytest.raises(treadle.TreadleError, match=r"does not say .*; accepted: s[0-9]+ itself, or a multiple"):
+        Ranges.of({"x": tensor(a * a)}, bounds)
+    ranges = Ranges.of({"x": tensor(a + 3)}, bounds)
+    assert [str(dim) for dim in ranges.dims.dims.values()] == ["x_0:4..11"]
+    with pytest.raises(treadle.TreadleError, match="which depends on data or is no extent of an input"):
+        ranges.extent(b, "here")
+    with pytest.raises(treadle.TreadleError, match=r"here: the number .* changes from call to call; accepted: whole"):
+        ranges.extent(torch.sym_float(a), "here")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -115,3 +115,28 @@ def test_what_is_no_state_is_an_error() -> None:
 
     with pytest.raises(treadle.TreadleError, match=r"the model writes to 'x' \(user input mutation\)"):
         treadle.compile(Written().eval(), example_inputs=(torch.randn(3),))
+
+
+class Holder:
+    """Has a tensor that no module has."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+class Aliased(nn.Module):
+    """A buffer that is written by way of another tensor, as a cache that holds tensors does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(3))
+        self.holder = Holder(self.get_buffer("sums").view(3))
+
+    def forward(self, x: Any) -> Any:
+        self.holder.tensor.add_(x)
+        return self.holder.tensor + self.get_buffer("sums")
+
+
+def test_a_program_that_pytorch_does_not_decompose_is_an_error() -> None:
+    with pytest.raises(treadle.TreadleError, match=r"run_decompositions of torch\.export: .*; accepted: .*strict=True"):
+        treadle.compile(Aliased().eval(), example_inputs=(torch.ones(3),))

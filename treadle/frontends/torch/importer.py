@@ -97,9 +97,15 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     """
     if all(_is_converted(node) for node in program.graph.nodes):
         return program
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return program.run_decompositions(decompositions())
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return program.run_decompositions(decompositions())
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        message = f"run_decompositions of torch.export: {type(error).__name__}: {lines[0]}"
+        accepted = "a program that PyTorch decomposes; one that writes into tensors that are no buffers by strict=True"
+        raise TreadleError(message, "compile", accepted) from error
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
