@@ -32,6 +32,7 @@ class Ranged:
     examples: Sequence[torch.Tensor]
     most: int = 9
     least: int = 2
+    """Below 2: as a range of the export's own would begin, where PyTorch takes 0 and 1 for cases of their own."""
     dims: Sequence[Sequence[int]] | None = None
     """Of each example those that are left open; None: all."""
 
@@ -43,7 +44,8 @@ class Ranged:
         dynamic = (each,) if variadic else each
         self.program: Any = exported(self.module.eval(), self.examples, dynamic)
         for symbol, known in self.program.range_constraints.items():
-            self.program.range_constraints[symbol] = known & ValueRanges(max(known.lower, self.least), self.most)
+            least = min(self.least, int(known.lower)) if self.least < 2 else max(self.least, int(known.lower))
+            self.program.range_constraints[symbol] = ValueRanges(least, min(self.most, known.upper))
         user = set(self.program.graph_signature.user_inputs)
         self.shapes = [
             n.meta["val"].shape for n in self.program.graph.nodes if n.op == "placeholder" and n.name in user

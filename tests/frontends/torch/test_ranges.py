@@ -33,6 +33,14 @@ def test_a_case_with_all_extents_open(name: str) -> None:
     Ranged(Function(case.function), case.inputs, most=8).check(4)
 
 
+@pytest.mark.parametrize(
+    "name", ["add of both", "sum", "softmax", "cat", "cumsum", "linear", "flip", "stack", "permute"]
+)
+def test_a_case_of_a_first_extent_from_zero(name: str) -> None:
+    case = BY_NAME[name]
+    Ranged(Function(case.function), case.inputs, 8, 0, [[0]] * len(case.inputs)).check(9)
+
+
 def _convolved(x: Any) -> Any:
     y = F.max_pool2d(F.conv2d(x, torch.ones(3, 2, 3, 3), stride=2, padding=1), 2)
     return F.interpolate(y, scale_factor=2, mode="nearest"), F.adaptive_avg_pool2d(y, 1)
