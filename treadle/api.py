@@ -71,6 +71,7 @@ def compile(
     constants: Constants | None = None,
     states: States | None = None,
     example_inputs: Sequence[object] | None = None,
+    dynamic_shapes: object = None,
     precision: str = "f32",
     weights: str | None = None,
     convolution: str | None = None,
@@ -98,11 +99,13 @@ def compile(
     constants: of an ONNX model: values of inputs that are the same in every call, such as `{"sr": 16000}`, in the types
                of these inputs: the compiled model does not take them, and what depends on them alone is computed at
                compile time
-    states:    of an ONNX model: inputs that are outputs of the call before, such as `{"past": "present"}`, which the
-               compiled model keeps itself and changes in place where they only grow; "auto": those that exporters name
-               alike, `past_key_values.0.key` and `present.0.key`
+    states:    inputs that are outputs of the call before, such as `{"past": "present"}`, which the compiled model keeps
+               itself and changes in place where they only grow; "auto": those that exporters name alike,
+               `past_key_values.0.key` and `present.0.key`. The buffers that a model of PyTorch writes are states, too
     example_inputs: of a torch.nn.Module: what `forward` is called with, in order; the shapes of the tensors among them
                are those of the calls, everything else is a constant
+    dynamic_shapes: of a torch.nn.Module: which of those extents are ranges, as `torch.export.export` takes them, such
+               as `({0: torch.export.Dim("n", max=512)},)`; a range needs an end, for which memory is planned
     precision: "f16" or "bf16" for the operands and results of products, convolutions and attention (weights take half
                the memory; sums, norms and functions stay f32), "tf32" for their tensor-core arithmetic only
     weights:   "int4" or "int8" stores the constant matrices of products so, with a scale for 32 rows of a column each,
@@ -141,9 +144,9 @@ def compile(
     construction = parse_construction(construct)
     stored = parse_weights(weights)
     options = CompileOptions(parse_precision(precision), explain_fusion, schedules, algorithm, construction, stored)
-    source = _Source.of(
-        _converted(model, example_inputs), normalized(shapes), after, normalized_constants(constants), states
-    )
+    converted = _converted(model, example_inputs, dynamic_shapes, states)
+    pairs = states if converted is model else None  # a model of PyTorch has them now
+    source = _Source.of(converted, normalized(shapes), after, normalized_constants(constants), pairs)
     cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after} {construction}"
@@ -158,12 +161,17 @@ def compile(
     return CompiledModel(artifact, threads, device=device, emulation=emulation)
 
 
-def _converted(model: Model, example_inputs: Sequence[object] | None) -> str | Path | ModelProto | ModuleOp:
+def _converted(
+    model: Model, example_inputs: Sequence[object] | None, dynamic_shapes: object, states: States | None
+) -> str | Path | ModelProto | ModuleOp:
     """A model of PyTorch as a module of graph operators, another as it is. Raises what `exported` raises."""
     origins = {f"{kind.__module__}.{kind.__name__}" for kind in type(model).__mro__}
     if origins & _OF_TORCH:
         given = cast("Module | ExportedProgram", model)
-        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs))
+        return torch_frontend.import_exported(torch_frontend.exported(given, example_inputs, dynamic_shapes), states)
+    if dynamic_shapes is not None:
+        accepted = "those of a torch.nn.Module; shapes with treadle.Dim"
+        raise TreadleError(f"dynamic shapes for a {type(model).__name__}", "compile", accepted)
     if example_inputs is not None:
         raise TreadleError(f"example inputs for a {type(model).__name__}", "compile", "those of a torch.nn.Module")
     return cast("str | Path | ModelProto | ModuleOp", model)

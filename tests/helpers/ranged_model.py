@@ -113,7 +113,7 @@ class Case:
     def check_import(self, calls: Iterable[Call]) -> None:
         """Calls of what the importer gives, by its definition, against ONNX Runtime."""
         oracle, module = self.oracle(), import_model(self.model().SerializeToString(), self.shapes)
-        binding = _binding(find_function(module, "main"), self.dims)
+        binding = binding_of(find_function(module, "main"), self.dims)
         poison = list(self.values(self.largest, poisoned=True).values())
         for call in calls:
             binding.arguments(poison, binding.bind(poison))
@@ -141,7 +141,7 @@ class Case:
                 assert found == [], call
 
 
-def _binding(main: FuncOp, dims: Sequence[treadle.Dim]) -> DynamicCalls:
+def binding_of(main: FuncOp, dims: Sequence[treadle.Dim]) -> DynamicCalls:
     """How calls of a function that was imported are bound, padded and cut out."""
 
     def tensors(names: str, types: Sequence[Attribute], which: str) -> list[Tensor]:

@@ -31,9 +31,9 @@ class Dim:
         where = f"dimension '{self.name}'"
         if not self.name.isidentifier() or not self.name.isascii():
             raise TreadleError(f"{self.name!r} is no name of a dimension", "shapes", "letters, digits and '_'")
-        if self.lower < 0 or self.multiple < 1 or self.upper > _LARGEST:
+        if self.lower < 0 or self.multiple < 1 or self.upper > LARGEST:
             message = f"extents {self.lower} to {self.upper}, multiples of {self.multiple}"
-            raise TreadleError(message, where, f"numbers from 0 to {_LARGEST}, multiples from 1 on")
+            raise TreadleError(message, where, f"numbers from 0 to {LARGEST}, multiples from 1 on")
         if self.least > self.greatest:
             message = f"no multiple of {self.multiple} is in {self.lower} to {self.upper}"
             raise TreadleError(message, where, "a range that is not empty")
@@ -56,7 +56,7 @@ class Dim:
         return f"{self.name}:{self.lower}..{self.upper}{step}"
 
 
-_LARGEST = (1 << 31) - 1
+LARGEST = (1 << 31) - 1
 _RANGE = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*):)?(?P<lower>\d{1,10})\.\.(?P<upper>\d{1,10})(?::(?P<multiple>\d{1,10}))?", re.ASCII
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from treadle.model import CompiledModel, load
 from treadle.passes.lower.identifiers import identifier
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Shapes
+from treadle.shapes.states import States
 from treadle.support.lazy import lazy_module
 from treadle.support.progress import Progress
 from treadle.support.publishing import check_replaceable, publish
@@ -39,12 +41,16 @@ def outputs_of_artifact(folder: str, emulated: bool, inputs: tuple[Array, ...]) 
 
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from xdsl.dialects.builtin import ModuleOp
+
     from treadle.compiler import pipeline
     from treadle.compiler import request as compile_request
+    from treadle.frontends import torch as torch_frontend
     from treadle.passes import instruments
 else:  # a model from the cache does not wait for the compiler
     compile_request, pipeline = lazy_module("treadle.compiler.request"), lazy_module("treadle.compiler.pipeline")
-    instruments = lazy_module("treadle.passes.instruments")
+    instruments, torch_frontend = lazy_module("treadle.passes.instruments"), lazy_module("treadle.frontends.torch")
 
 
 LIBRARY = "c-library"
@@ -96,7 +102,8 @@ def _compiled(
     args: argparse.Namespace, target: str | Target, shapes: Shapes, trace: Path | None, progress: Progress
 ) -> CompiledModel:
     return compile(
-        args.model, target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
+        _program(Path(args.model)) if args.trust_pickle else args.model,
+        target, shapes, constants=read_constants(args.input), precision=args.precision or "f32",
         weights=args.weights, convolution=args.convolution, states=parse_states(args.states),
         trace_dir=trace, database=args.database, construct=args.construct, after=args.after,
         explain_fusion=args.explain_fusion, progress=progress,
@@ -134,8 +141,12 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             args.precision or "f32", args.explain_fusion, _database(args.database), algorithm, construction,
             parse_weights(args.weights),
         )  # fmt: skip
+        states = parse_states(args.states)
+        model: Path | ModuleOp = Path(args.model)
+        if args.trust_pickle:
+            model, states = _imported(model, states), None
         request = compile_request.CompileRequest(
-            Path(args.model),
+            model,
             target,
             shapes,
             trace,
@@ -143,7 +154,7 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             progress=progress,
             after=args.after,
             constants=read_constants(args.input),
-            states=parse_states(args.states),
+            states=states,
         )
         module = compile_request.lowered_module(request, args.to)
         pipeline.record_stage(module, args.to)
@@ -154,6 +165,18 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
     publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)
     print(f"{Path(args.output) / args.to}.mlir: the IR after stage {args.to}")
     return 0
+
+
+def _imported(path: Path, states: States | None) -> ModuleOp:
+    """The module of a `.pt2` file, with its states."""
+    return torch_frontend.import_exported(torch_frontend.exported(_program(path), None), states)
+
+
+def _program(path: Path) -> ExportedProgram:
+    """What a `.pt2` file holds; TreadleError without PyTorch."""
+    if find_spec("torch") is None:
+        raise TreadleError("PyTorch is not installed", "--trust-pickle", "pip install treadle[torch]")
+    return torch_frontend.trusted_program(path)
 
 
 def _database(folder: str | None) -> str:

@@ -113,6 +113,11 @@ def _parser() -> Parser:
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "an .onnx file, or an .mlir file that `--to` wrote")
+    parser.add_argument(
+        "--trust-pickle",
+        action="store_true",
+        help="the model is a .pt2 file of torch.export.save, and is loaded, which may run code that is in it",
+    )
     _add_states(parser)
     _add_target(parser)
     _add_settings(parser)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -20,6 +22,8 @@ from treadle.api import compile as compile_model
 from treadle.errors import TreadleError
 from treadle.frontends.torch.call import DTYPES, array_of, find_converter, tensor_of
 from treadle.frontends.torch.importer import Constants, UnsupportedNodes, import_graph
+from treadle.frontends.torch.ranges import is_symbolic_number
+from treadle.torch_backend.ranges import CurrentCall, Plan, number_of, restricted
 
 # Nodes whose results are views of their operands.
 
@@ -27,6 +31,13 @@ from treadle.frontends.torch.importer import Constants, UnsupportedNodes, import
 def is_item(node: fx.Node) -> bool:
     """Whether a node is one of several results of another."""
     return node.op == "call_function" and node.target is operator.getitem
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether a node computes with extents, or says something of them."""
+    value = node.meta.get("val")
+    asserts = value is None and not node.users
+    return node.op == "call_function" and (asserts or is_symbolic_number(value) or isinstance(value, int | float))
 
 
 def is_view(node: fx.Node) -> bool:
@@ -66,6 +77,20 @@ def with_whole_attention(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
+def with_plain_operators(graph: fx.GraphModule) -> fx.GraphModule:
+    """Replaces what PyTorch's compiler writes where numbers are or become tensors by operators with converters."""
+    aten, prims = torch.ops.aten, torch.ops.prims
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target is aten.true_divide.Tensor:
+            node.target = aten.div.Tensor
+        elif node.op == "call_function" and node.target is aten.lift_fresh_copy.default:
+            node.target = aten.clone.default
+        elif node.op == "call_function" and node.target is prims.convert_element_type.default:
+            node.target, node.args, node.kwargs = aten._to_copy.default, node.args[:1], {"dtype": node.args[1]}
+    graph.recompile()
+    return graph
+
+
 # How a result lies in memory, which PyTorch's compiler knows before it is computed.
 
 
@@ -85,9 +110,8 @@ class Layout:
     def of(value: torch.Tensor) -> Layout:
         """The layout of a result of static shape."""
         shape, strides = tuple(value.shape), value.stride()
-        order = sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d))
         dense = not value.numel() or torch.ops.aten.is_non_overlapping_and_dense(value)
-        return Layout(shape, strides, order if dense else None)
+        return Layout(shape, strides, _outermost_first(shape, strides) if dense else None)
 
     def written(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
         """The node with the elements of a result in the order in which they lie in memory."""
@@ -107,6 +131,41 @@ class Layout:
         return written.as_strided(self.shape, self.strides)
 
 
+def _outermost_first(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d))
+
+
+@dataclass(frozen=True)
+class RangedLayout(Layout):
+    """Shape and strides of a result that change from call to call.
+
+    current: the call
+    """
+
+    current: CurrentCall
+
+    @staticmethod
+    def of_range(value: torch.Tensor, plan: Plan) -> RangedLayout:
+        """The layout of a result in the calls of a plan."""
+        shape = plan.ranges.shape(value, _WHERE)
+        strides = [plan.ranges.extent(each, _WHERE) for each in cast("Sequence[object]", value.stride())]
+        order = _outermost_first(*([number_of(each, plan.example) for each in known] for known in (shape, strides)))
+        # Extents of 1 lie anywhere.
+        dims = [d for d in order if shape[d] != 1]
+        dense = all(strides[d] == prod(shape[inner] for inner in dims[n + 1 :]) for n, d in enumerate(dims))
+        return RangedLayout(shape, strides, order if dense else None, plan.current)
+
+    def tensor(self, written: torch.Tensor) -> torch.Tensor:
+        """The result, of the elements that were written in that order."""
+        if self.order is None:
+            strides = [number_of(each, self.current.values) for each in self.strides]
+            return torch.empty_strided(written.shape, strides, dtype=written.dtype).copy_(written)
+        return written.permute([self.order.index(d) for d in range(written.dim())])
+
+
+_WHERE = "torch.compile"
+
+
 # A part of a graph as a compiled model that is called with tensors, and gives tensors with PyTorch's strides.
 
 
@@ -117,26 +176,38 @@ class ImportedPart:
     taken:   positions of the inputs that are tensors, and no constants, and the types that the graph says they have
     results: the layout of each result
     alone:   whether the part gives its only result instead of a tuple
+    carried: symbols that are no extents of inputs, each of which one more input has
+    current: the call, where shapes are ranges
     """
 
     module: ModuleOp
     taken: Sequence[tuple[int, torch.dtype]]
     results: Sequence[Layout]
     alone: bool
+    carried: Sequence[str] = ()
+    current: CurrentCall = field(default_factory=CurrentCall)
 
     @staticmethod
-    def of(graph: fx.Graph, constants: Constants) -> ImportedPart:
-        """UnsupportedNodes if there are nodes that cannot be converted."""
+    def of(graph: fx.Graph, constants: Constants, plan: Plan | None) -> ImportedPart:
+        """UnsupportedNodes if there are nodes that cannot be converted.
+
+        plan: the calls that are served; None: static shapes
+        """
         output = next(node for node in graph.nodes if node.op == "output")
         (returned,) = output.args
         nodes = [returned] if isinstance(returned, fx.Node) else list(cast("Sequence[fx.Node]", returned))
-        layouts = [Layout.of(node.meta["val"]) for node in nodes]
+        values = [node.meta["val"] for node in nodes]
+        layouts = [Layout.of(value) if plan is None else RangedLayout.of_range(value, plan) for value in values]
         written = [layout.written(graph, node) for layout, node in zip(layouts, nodes, strict=True)]
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        variable = [(n, node) for n, node in enumerate(placeholders) if node.name not in constants]
-        taken = [(n, node.meta["val"].dtype) for n, node in variable]
-        module = import_graph(graph, constants, [node.name for node in written])
-        return ImportedPart(module, taken, layouts, isinstance(returned, fx.Node))
+        variable = [(n, node.meta["val"]) for n, node in enumerate(placeholders) if node.name not in constants]
+        taken = [(n, value.dtype) for n, value in variable if isinstance(value, torch.Tensor)]
+        results, alone = [node.name for node in written], isinstance(returned, fx.Node)
+        if plan is None:
+            return ImportedPart(import_graph(graph, constants, results), taken, layouts, alone)
+        ranges, carried = restricted(plan, graph)
+        module = import_graph(graph, constants, results, ranges, carried)
+        return ImportedPart(module, taken, layouts, alone, carried, plan.current)
 
 
 class CompiledPart(torch.nn.Module):
@@ -149,8 +220,10 @@ class CompiledPart(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """The results of the part. What PyTorch computes may have another type than its graph says (statistics)."""
-        taken = [(n, inputs[n].to(dtype)) for n, dtype in self._part.taken]
-        arrays = self._model(*(array_of(x, f"input {n}") for n, x in taken))
+        part = self._part
+        taken = [(n, inputs[n].to(dtype)) for n, dtype in part.taken]
+        carried = [np.broadcast_to(np.int8(0), part.current.values[name]) for name in part.carried]
+        arrays = self._model(*(array_of(x, f"input {n}") for n, x in taken), *carried)
         results = [how.tensor(tensor_of(array)) for how, array in zip(self._part.results, arrays, strict=True)]
         return results[0] if self._part.alone else tuple(results)
 
@@ -170,18 +243,22 @@ def runs_whole(graph: fx.Graph) -> str | None:
     return None
 
 
-def partitioned(graph: fx.GraphModule, constants: Constants) -> fx.GraphModule:
+def partitioned(graph: fx.GraphModule, constants: Constants, plan: Plan | None = None) -> fx.GraphModule:
     """The graph with a compiled submodule for each largest part of operators that have converters.
 
     A warning names the operators that have none. Views that PyTorch or a caller sees are views in PyTorch: they have
-    their strides, and alias what they are views of.
+    their strides, and alias what they are views of. Numbers that depend on symbols are computed in PyTorch.
+
+    plan: the calls that are served; None: static shapes. TreadleError if a node is refused for ranges of shapes only.
     """
     known = {**constants, **_held(graph)}
     refused: set[str] = set()
     while True:
-        parts, imported, failed = _split(graph, known, refused)
+        parts, imported, failed = _split(graph, known, refused, plan)
         if not failed:
             break
+        if plan is not None:
+            raise UnsupportedNodes(failed)
         more = _refused_with(graph.graph, failed) - refused
         if not more:
             raise UnsupportedNodes(failed)
@@ -191,6 +268,7 @@ def partitioned(graph: fx.GraphModule, constants: Constants) -> fx.GraphModule:
     parts.recompile()
     converted = _Convertible(refused, set())
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and not is_item(node)]
+    calls = [node for node in calls if not is_number(node)]
     operators = sorted({str(node.target) for node in calls if not converted.takes(node)})
     if operators:
         _log.warning("these operators run in PyTorch: %s", ", ".join(operators))
@@ -223,13 +301,14 @@ class _Convertible(OperatorSupportBase):
 
     def takes(self, node: fx.Node) -> bool:
         """Whether there is a converter for an operator and for the tensors that it reads and gives."""
-        if node.op != "call_function" or node.name in self._refused:
+        if node.op != "call_function" or node.name in self._refused or is_number(node):
             return False
         if is_item(node):
             return self.takes(node.all_input_nodes[0])
         if find_converter(node.target) is None:
             return False
-        return all(_is_plain(each.meta.get("val")) for each in (node, *node.all_input_nodes))
+        operands = [each for each in node.all_input_nodes if not isinstance(each.meta.get("val"), torch.SymInt)]
+        return all(_is_plain(each.meta.get("val")) for each in (node, *operands))
 
 
 def _is_plain(value: object) -> bool:
@@ -241,7 +320,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _split(
-    graph: fx.GraphModule, constants: Constants, refused: set[str]
+    graph: fx.GraphModule, constants: Constants, refused: set[str], plan: Plan | None
 ) -> tuple[fx.GraphModule, dict[str, ImportedPart], dict[str, TreadleError]]:
     """A copy of the graph in parts, what their submodules become, and what is refused of them."""
     nodes, values = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -253,13 +332,20 @@ def _split(
     copy.graph.eliminate_dead_code()
     convertible = _Convertible(refused, left)
     nodes = [node for node in copy.graph.nodes if node.op == "call_function" and node not in left]
-    if all(map(convertible.takes, nodes)):
+    numbers = [node for node in nodes if is_number(node)]
+    nodes = [node for node in nodes if not is_number(node)]
+    if all(map(convertible.takes, nodes)) and not any(map(_reads_result, numbers)):
         partitions = [dict.fromkeys(nodes)] if nodes else []
     else:
         partitioner = CapabilityBasedPartitioner(copy, convertible, allows_single_node_partition=True)
         partitions = [each.nodes for each in partitioner.propose_partitions()]
     fused = fuse_by_partitions(copy, cast("Any", partitions), prefix="part_")
-    return fused, *_imported(fused, constants)
+    return fused, *_imported(fused, constants, plan)
+
+
+def _reads_result(node: fx.Node) -> bool:
+    """Whether a number is computed from what a graph computes of tensors."""
+    return any(each.op == "call_function" and not is_number(each) for each in node.all_input_nodes)
 
 
 def _views_outside(graph: fx.Graph, convertible: _Convertible) -> set[fx.Node]:
@@ -281,7 +367,9 @@ def _views_outside(graph: fx.Graph, convertible: _Convertible) -> set[fx.Node]:
     return set(copies.values())
 
 
-def _imported(graph: fx.GraphModule, constants: Constants) -> tuple[dict[str, ImportedPart], dict[str, TreadleError]]:
+def _imported(
+    graph: fx.GraphModule, constants: Constants, plan: Plan | None
+) -> tuple[dict[str, ImportedPart], dict[str, TreadleError]]:
     """What the submodules of a graph become, by their names."""
     imported: dict[str, ImportedPart] = {}
     failed: dict[str, TreadleError] = {}
@@ -293,7 +381,7 @@ def _imported(graph: fx.GraphModule, constants: Constants) -> tuple[dict[str, Im
         pairs = zip(inner, node.args, strict=True)
         known = {p.name: constants[a.name] for p, a in pairs if isinstance(a, fx.Node) and a.name in constants}
         try:
-            imported[str(node.target)] = ImportedPart.of(part.graph, known)
+            imported[str(node.target)] = ImportedPart.of(part.graph, known, plan)
         except UnsupportedNodes as error:
             failed |= error.nodes
     return imported, failed
@@ -304,9 +392,12 @@ __all__ = [
     "Constants",
     "ImportedPart",
     "Layout",
+    "RangedLayout",
     "is_item",
+    "is_number",
     "is_view",
     "partitioned",
     "runs_whole",
+    "with_plain_operators",
     "with_whole_attention",
 ]

@@ -19,6 +19,8 @@ from tests.frontends.torch.cases import Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
 from treadle.dialects.location import nodes_of  # noqa: E402
 from treadle.frontends.torch import exported, import_exported  # noqa: E402
+from treadle.tools import compile_command  # noqa: E402
+from treadle.tools.treadle_cli import main  # noqa: E402
 from treadle.torch_backend import treadle as backend  # noqa: E402
 
 
@@ -174,27 +176,6 @@ def test_example_inputs_are_those_of_a_module() -> None:
         treadle.compile("m.onnx", example_inputs=(torch.randn(2, 6),))
 
 
-def test_a_model_that_writes_into_a_buffer_is_an_error() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-
-        def forward(self, x: Any) -> Any:
-            self.get_buffer("count").add_(1)
-            return x * self.get_buffer("count")
-
-    with pytest.raises(treadle.TreadleError, match="the model writes to 'count' \\(buffer mutation\\)"):
-        treadle.compile(Counting().eval(), example_inputs=(torch.randn(3),))
-
-
-def test_dynamic_shapes_are_an_error() -> None:
-    rows = torch.export.Dim("rows", min=2)
-    program = torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(4, 3),), dynamic_shapes=({0: rows},))
-    with pytest.raises(treadle.TreadleError, match=r"input 'input': the shape \[.*\] is dynamic; .*dynamic_shapes"):
-        treadle.compile(program)
-
-
 def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
     program, checkpoint = tmp_path / "model.pt2", tmp_path / "model.pt"
     torch.export.save(torch.export.export(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)), program)
@@ -206,6 +187,28 @@ def test_files_of_pytorch_are_named(tmp_path: Path) -> None:
         treadle.compile(tmp_path / "model.zip")
     with pytest.raises(treadle.TreadleError, match="a PyTorch checkpoint or TorchScript; accepted: a complete"):
         treadle.compile(checkpoint)
+
+
+def test_a_file_that_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module, x, rows = nn.Linear(3, 2).eval(), torch.randn(3, 3), torch.export.Dim("rows", min=1, max=4)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: rows},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    arguments = ["compile", str(tmp_path / "model.pt2"), "--trust-pickle"]
+    assert main([*arguments, "-o", str(tmp_path / "folder")]) == 0
+    with treadle.load(tmp_path / "folder") as model, torch.no_grad():
+        np.testing.assert_allclose(model(x)[0], module(x).numpy(), rtol=1e-6, atol=1e-6)
+    capsys.readouterr()
+    assert main([*arguments, "-o", "-", "--to", "graph"]) == 0
+    assert 'symbols = ["input_0:1..4"]' in capsys.readouterr().out
+    (tmp_path / "other.pt2").write_bytes(b"PK\x03\x04 and no more")
+    assert main(["compile", str(tmp_path / "other.pt2"), "--trust-pickle", "-o", str(tmp_path / "none")]) == 2
+    assert "torch.export.load: " in capsys.readouterr().err
+
+
+def test_loading_a_program_needs_pytorch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(compile_command, "find_spec", lambda name: None)
+    assert main(["compile", "model.pt2", "--trust-pickle", "-o", "none"]) == 2
+    assert "PyTorch is not installed; accepted: pip install treadle[torch]" in capsys.readouterr().err
 
 
 def reset() -> None:

@@ -12,7 +12,16 @@ from treadle.dialects.graph import PadOp, PoolOp
 from treadle.dialects.graph.definition import Misfit, require
 from treadle.dialects.graph.reduction import identity
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import MERGED, Extent, Symbolic, bound_of, is_symbolic, least_of
+from treadle.frontends.common.extent import (
+    MERGED,
+    Extent,
+    Symbolic,
+    bound_of,
+    is_symbolic,
+    least_of,
+    maximum,
+    minimum,
+)
 
 # Padding, of which negative pads cut elements off.
 
@@ -91,6 +100,16 @@ def _wrapped(g: GraphBuilder, x: Tensor, pads: Sequence[int]) -> Tensor:
 
 MOST_POSITIONS = 1 << 24
 """Elements along a dimension that are read at computed positions, whose numbers are a constant."""
+
+
+def symbolic_range(extent: Symbolic, start: Symbolic, end: Symbolic, step: int) -> tuple[Symbolic, Symbolic]:
+    """Start and size of a slice of a symbolic dimension, or with symbolic bounds."""
+    start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
+    if step < 0:
+        start, end = minimum(maximum(start, 0), extent - 1), minimum(maximum(end, -1), extent - 1)
+    else:
+        start, end = (minimum(maximum(bound, 0), extent) for bound in (start, end))
+    return start, maximum(-((start - end) // step if step > 0 else (end - start) // -step), 0)
 
 
 def taken(g: GraphBuilder, x: Tensor, axis: int, start: Symbolic, count: Symbolic, step: int = 1) -> Tensor:

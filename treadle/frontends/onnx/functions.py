@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto, checker, defs
 from xdsl.dialects.builtin import FunctionType, LocationAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.errors import TreadleError
@@ -20,7 +20,6 @@ from treadle.frontends.common.extent import Extent
 from treadle.frontends.onnx.loader import graphs_of
 from treadle.frontends.onnx.node import Node, ValueNeeded
 from treadle.frontends.onnx.tensor_data import DTYPES
-from treadle.index.expr import Expr
 from treadle.support.extensions import note_added
 
 # The definitions that ONNX gives operators by means of others: the bodies of its functions.
@@ -236,14 +235,6 @@ def end_block(block: Block, results: Sequence[SSAValue]) -> None:
     """Writes what a block gives; operators that it does not need are erased."""
     block.add_op(ReturnOp(*results))
     erase_dead(block)
-
-
-def drop_unused(extents: dict[Expr, BlockArgument], block: Block) -> None:
-    """Erases the arguments that hold extents which no operator reads."""
-    for expression, argument in list(extents.items()):
-        if argument.first_use is None:
-            del extents[expression]
-            block.erase_arg(argument)
 
 
 def function_of(name: str, block: Block, read: Sequence[SSAValue]) -> FuncOp:

@@ -33,20 +33,21 @@ from treadle.dialects.location import ascii_text, name_hint, node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor, erase_dead
 from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.common.states import appendable, state_pairs, states_attribute
+from treadle.frontends.common.symbols import Input, Symbols, drop_unused, symbolic_attributes
 from treadle.frontends.onnx.converters import find_conversion
 from treadle.frontends.onnx.functions import (
     FunctionBody,
     Knowing,
     arguments_of,
     called_body,
-    drop_unused,
     end_block,
     find_schema,
     function_body,
     function_of,
     values_read,
 )
-from treadle.frontends.onnx.inputs import Input, Symbols, constant_inputs, model_inputs, symbolic_attributes
+from treadle.frontends.onnx.inputs import constant_inputs, free_inputs, model_inputs
 from treadle.frontends.onnx.loader import (
     DEFAULT_DOMAINS,
     LoadedModel,
@@ -57,7 +58,6 @@ from treadle.frontends.onnx.loader import (
     opset_versions,
 )
 from treadle.frontends.onnx.node import Aside, Bytes, Node, Outlined, ValueNeeded, Write
-from treadle.frontends.onnx.states import appendable, state_pairs, states_attribute
 from treadle.frontends.onnx.tensor_data import to_array
 from treadle.shapes.constants import Constants, normalized_constants
 from treadle.shapes.dim import Shapes
@@ -156,7 +156,8 @@ class GraphWalk:
     ) -> GraphWalk:
         """A walk that knows the model's inputs, those that are constants, and its initialisers."""
         known = constant_inputs(model.graph, normalized_constants(constants))
-        pairs = state_pairs(model.graph, states)
+        names, made = [entry.name for entry in free_inputs(model.graph)], [each.name for each in model.graph.output]
+        pairs = state_pairs(names, made, states)
         inputs, symbols = model_inputs(model.graph, shapes, known)
         block = Block(arg_types=[each.type for each in inputs.values()])
         builder = GraphBuilder(block)

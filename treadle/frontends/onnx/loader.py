@@ -205,7 +205,8 @@ def _refuse_archive(data: bytes, name: str) -> None:
         entries = []
     if {"archive_format", "serialized_exported_program.json"} & set(entries):
         message, other = "the file is an exported PyTorch program", "treadle.compile(torch.export.load(path))"
-        accepted = f"a complete .onnx file; in Python {other}, which unpickles: only for files that you trust"
+        accepted = f"a complete .onnx file; only for files that you trust, since it unpickles: in Python {other}, or "
+        accepted += "`treadle compile --trust-pickle`"
     elif "data.pkl" in entries:
         message = "the file is a PyTorch checkpoint or TorchScript"
         accepted = "a complete .onnx file; in Python treadle.compile(module, example_inputs=...)"

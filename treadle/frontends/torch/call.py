@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,8 @@ from treadle.dialects.graph.dtypes import check_rank, element_type
 from treadle.dialects.location import node_location
 from treadle.errors import TreadleError
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Array
+from treadle.frontends.common.extent import Array, Extent, Symbolic, bounds_of
+from treadle.frontends.torch.ranges import Ranges
 from treadle.support.extensions import note_added
 
 # PyTorch's tensors and types as NumPy's.
@@ -80,9 +81,6 @@ def tensor_of(array: Array) -> torch.Tensor:
 MAX_BYTES = 2 << 30
 """The largest constant that the conversion of a node makes."""
 
-STATIC = "torch.export.export without dynamic_shapes; for a range of shapes, an .onnx file with treadle.Dim"
-"""What is accepted instead of a dynamic shape."""
-
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 Value = Any
@@ -94,10 +92,12 @@ class Call:
     """One call of an operator during its conversion.
 
     arguments: the operands and attributes by the names of the operator's schema, defaults included
+    ranges:    what PyTorch's symbols are
     """
 
     node: fx.Node
     arguments: Mapping[str, Value]
+    ranges: Ranges = field(default_factory=Ranges)
 
     @property
     def where(self) -> str:
@@ -136,11 +136,28 @@ class Call:
     def tensors(self, name: str) -> list[Tensor]:
         return [cast("Tensor", each) for each in self.arguments[name]]
 
+    def optional_extent(self, name: str) -> Symbolic | None:
+        """A number that may be left out, and may change from call to call."""
+        return None if self.arguments[name] is None else self.extent(name)
+
     def int(self, name: str) -> int:
         value = self.arguments[name]
         if not isinstance(value, int):
             raise self.error(f"argument '{name}' is {value!r}", "a number that is known while exporting")
         return value
+
+    def extent(self, name: str) -> Symbolic:
+        """A number, which may change from call to call."""
+        value = self.arguments[name]
+        return value if isinstance(value, Extent) else self.int(name)
+
+    def extents(self, name: str) -> list[Symbolic]:
+        """A list of numbers, some of which may change from call to call."""
+        value = self.arguments[name]
+        listed: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, Sequence) else [value]
+        if not all(isinstance(each, int | Extent) for each in listed):
+            raise self.error(f"argument '{name}' is {value!r}", "numbers, or extents")
+        return listed
 
     def ints(self, name: str, length: int | None = None) -> list[int]:
         """A list of numbers; one number stands for as many as `length`."""
@@ -171,9 +188,13 @@ class Call:
         return cast("torch.Tensor", value[index] if isinstance(value, Sequence) else value)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Symbolic, ...]:
         """Of the first result."""
-        return static_shape(self.meta(), self.where)
+        return self.shape_of(0)
+
+    def shape_of(self, index: int) -> tuple[Symbolic, ...]:
+        """Of one of the results."""
+        return self.ranges.shape(self.meta(index), self.where)
 
     @property
     def element(self) -> Attribute:
@@ -185,7 +206,7 @@ class Call:
 
         Source: PyTorch's documentation, "Tensor Attributes", type promotion."""
         given = [self._given(name) for name in names]
-        values = [value.meta["val"] if isinstance(value, fx.Node) else cast("Any", value) for value in given]
+        values = [_known(value.meta["val"]) if isinstance(value, fx.Node) else cast("Any", value) for value in given]
         dtype = torch.result_type(*values) if len(values) > 1 else values[0].dtype
         return element_type(dtype_of(dtype, self.where))
 
@@ -204,6 +225,8 @@ class Call:
         if isinstance(value, Tensor):
             return g.cast(value, element)
         like = Tensor(TensorType(element, []))
+        if isinstance(value, Extent):
+            return g.scalar(value, like)
         if not like.is_float:
             return g.constant(np.asarray(value).astype(like.dtype))
         return g.scalar(value, like)
@@ -211,15 +234,13 @@ class Call:
     def reserve(self, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
         """TreadleError if a constant of this shape is too large."""
         check_rank(shape)
-        if prod(shape) * dtype.itemsize > MAX_BYTES:
+        if prod(bounds_of(shape)) * dtype.itemsize > MAX_BYTES:
             raise self.error(f"a constant of shape {tuple(shape)} takes too much memory", f"at most {MAX_BYTES} bytes")
 
 
-def static_shape(value: torch.Tensor, where: str) -> tuple[int, ...]:
-    """The extents of a tensor; TreadleError if one is symbolic."""
-    if any(isinstance(extent, torch.SymInt) for extent in cast("Sequence[object]", value.shape)):
-        raise TreadleError(f"the shape {list(value.shape)} is dynamic", where, STATIC)
-    return tuple(value.shape)
+def _known(value: Any) -> Any:
+    """A number that changes from call to call as one of its type."""
+    return 1 if isinstance(value, torch.SymInt) else value
 
 
 def source_line(node: fx.Node) -> str | None:

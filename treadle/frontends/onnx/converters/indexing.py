@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import i1, i64
 
 from treadle.frontends.common import indexing as common
 from treadle.frontends.common.builder import GraphBuilder, Tensor
-from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic, maximum, minimum
+from treadle.frontends.common.extent import Extent, bound_of, bounds_of, is_symbolic
 from treadle.frontends.common.indexing import (
     counted_from_front,
     cumulative,
@@ -22,7 +22,7 @@ from treadle.frontends.common.indexing import (
     wide_enough,
 )
 from treadle.frontends.common.tensor import known_elements
-from treadle.frontends.common.window import concatenated, taken
+from treadle.frontends.common.window import concatenated, symbolic_range, taken
 from treadle.frontends.onnx.functions import converts
 from treadle.frontends.onnx.node import Node
 
@@ -252,7 +252,7 @@ def _sliced(
     chosen_starts, sizes, chosen_steps = [0] * x.rank, list(x.shape), [1] * x.rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if is_symbolic((x.shape[axis], start, end)):
-            start, sizes[axis] = _symbolic_range(x.shape[axis], start, end, step)
+            start, sizes[axis] = symbolic_range(x.shape[axis], start, end, step)
             x = taken(g, x, axis, start, sizes[axis], step)
             continue
         chosen = slice_range(x.shape[axis], start, end, step)
@@ -260,16 +260,6 @@ def _sliced(
         # The step of at most one element may be larger than any index.
         sizes[axis], chosen_steps[axis] = len(chosen), step if len(chosen) > 1 else 1
     return g.slice(x, chosen_starts, sizes, chosen_steps)
-
-
-def _symbolic_range(extent: Symbolic, start: Symbolic, end: Symbolic, step: int) -> tuple[Symbolic, Symbolic]:
-    """Start and size of a slice of a symbolic dimension, or with symbolic bounds."""
-    start, end = (bound + extent if bound < 0 else bound for bound in (start, end))
-    if step < 0:
-        start, end = minimum(maximum(start, 0), extent - 1), minimum(maximum(end, -1), extent - 1)
-    else:
-        start, end = (minimum(maximum(bound, 0), extent) for bound in (start, end))
-    return start, maximum(-((start - end) // step if step > 0 else (end - start) // -step), 0)
 
 
 def slice_range(extent: int, start: int, end: int, step: int) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log
+from math import inf, log, prod
 
 import numpy as np
 from xdsl.dialects.builtin import f64, i1, i32
@@ -11,6 +11,7 @@ from xdsl.ir import Attribute
 from treadle.dialects.graph import ArgReductionOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import floored_remainder
+from treadle.frontends.common.extent import maximum
 from treadle.frontends.common.indexing import cumulative, ordered
 from treadle.frontends.torch.call import Call, Converter, converts
 
@@ -49,10 +50,10 @@ def variance(c: Call, g: GraphBuilder) -> Tensor:
     x = c.tensor()
     dims, correction = c.dims("dim", x.rank), c.value("correction")
     wide = g.widened(x)
-    count = int(np.prod([int(x.shape[d]) for d in dims]))
+    count = prod(x.shape[d] for d in dims)
     centred = g.sub(wide, g.reduce("mean", wide, dims, keep=True))
     total = g.reduce("add", g.mul(centred, centred), dims, _keeps(c))
-    y = g.div(total, max(count - (1 if correction is None else correction), 0))
+    y = g.div(total, maximum(count - (1 if correction is None else correction), 0))
     return g.cast(g.unary("sqrt", y) if c.name.startswith("std") else y, x.element)
 
 
@@ -76,7 +77,7 @@ def arg_reduce(c: Call, g: GraphBuilder) -> Tensor:
     x, dim = c.tensor(), c.value("dim")
     kind = c.name[3:6]
     if dim is None or x.rank == 0:
-        flat = g.reshape(x, (int(np.prod(x.shape, dtype=np.int64)),))
+        flat = g.reshape(x, (prod(x.shape),))
         return g.reshape(g.emit(lambda v: ArgReductionOp(kind, v[0], 0, False, False), flat), c.shape)
     along, keep = c.dim(dim, x.rank), c.flag("keepdim")
     return g.emit(lambda v: ArgReductionOp(kind, v[0], along, keep, False), x)
@@ -343,7 +344,7 @@ def is_special(c: Call, g: GraphBuilder) -> Tensor:
     """False of integers."""
     x = c.tensor()
     if not x.is_float:
-        return g.constant(np.broadcast_to(np.array(False), c.shape))
+        return g.filled(False, np.dtype(np.bool_), c.shape)
     return g.unary(c.name.removesuffix(".default"), x)
 
 

@@ -14,6 +14,7 @@ from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import group_norm, instance_norm, matmul, plus_bias, rms_norm, softmax_along
+from treadle.frontends.common.extent import is_symbolic
 from treadle.frontends.torch.call import Call, converts
 
 # Scaled dot-product attention.
@@ -31,12 +32,15 @@ def attention(c: Call, g: GraphBuilder) -> Tensor:
     lead = broadcast_shapes([x.shape[:-heads] for x in (q, k, v)])
     q, k, v = (g.broadcast(x, (*lead, *x.shape[x.rank - heads :])) for x in (q, k, v))
     mask, causal = _mask(c, g, q, k), c.flag("is_causal")
-    if causal and q.shape[-2] != k.shape[-2]:
+    offset = None
+    if causal and is_symbolic((q.shape[-2], k.shape[-2])):
+        offset = None if q.shape[-2] == k.shape[-2] else g.numbers(0)
+    elif causal and q.shape[-2] != k.shape[-2]:
         below = np.tri(int(q.shape[-2]), int(k.shape[-2]), dtype=np.bool_)
         mask, causal = g.constant(np.where(below, 0.0, -inf).astype(q.dtype)), False
     scale = c.value("scale")
     scale = 1 / sqrt(q.shape[-1]) if scale is None else float(scale)
-    return composed.attention(g, q, k, v, mask, scale=scale, causal=causal, guard=mask is not None)
+    return composed.attention(g, q, k, v, mask, scale=scale, causal=causal, guard=mask is not None, offset=offset)
 
 
 def _mask(c: Call, g: GraphBuilder, q: Tensor, k: Tensor) -> Tensor | None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from sys import maxsize
 
 import numpy as np
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import TensorType, i1, i64
 
+from treadle.dialects.graph import BinaryOp, ConstantOp
+from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.graph.elementwise import broadcast_shapes
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of, bounds_of, is_symbolic
 from treadle.frontends.common.indexing import counted_from_front, gather_along, inside, scatter_elements, scattered
-from treadle.frontends.common.window import padded
+from treadle.frontends.common.window import concatenated, padded, symbolic_range, taken
 from treadle.frontends.torch.call import Call, converts
 
 # Tensors of one value, and sequences of numbers.
 
 
 def _filled(c: Call, g: GraphBuilder, value: object) -> Tensor:
+    if isinstance(value, Extent):
+        return g.broadcast(g.cast(g.numbers(value), c.element), c.shape)
     scalar = np.asarray(value).astype(numpy_dtype(c.element))
-    return g.constant(np.broadcast_to(scalar, c.shape))
+    return g.constant(np.broadcast_to(scalar, bounds_of(c.shape)), c.shape)
 
 
 @converts("full.default", "full_like.default")
@@ -55,8 +62,12 @@ def empty(c: Call, g: GraphBuilder) -> Tensor:
 @converts("arange.start_step")
 def arange(c: Call, g: GraphBuilder) -> Tensor:
     """Numbers at equal distances, of floats in float64."""
-    steps = np.arange(c.shape[0])
-    return g.constant((c.value("start") + steps * c.value("step")).astype(numpy_dtype(c.element)))
+    start, step, count = c.value("start"), c.value("step"), c.shape[0]
+    steps = np.arange(bound_of(count))
+    if is_symbolic((start, step)):
+        moved = g.add(g.constant(steps * c.int("step"), (count,)), g.numbers(start))
+        return g.cast(moved, c.element)
+    return g.constant((start + steps * step).astype(numpy_dtype(c.element)), (count,))
 
 
 # Elements at indices that are data, and their replacement.
@@ -96,10 +107,10 @@ def index(c: Call, g: GraphBuilder) -> Tensor:
     if not side_by_side:
         x = g.transpose(x, [*dims, *(d for d in range(x.rank) if d not in dims)])
     shape = broadcast_shapes([i.shape for i in indices])
-    extents = [int(x.shape[first + n]) for n in range(len(dims))]
+    extents = x.shape[first : first + len(dims)]
     linear = _linear(g, indices, extents, clamp=len(dims) > 1)
     merged = g.reshape(x, (*x.shape[:first], prod(extents), *x.shape[first + len(dims) :]))
-    return g.gather(merged, g.broadcast(linear, shape), first)
+    return g.gather(merged, g.broadcast(linear, shape), first, laid_out=len(dims) > 1)
 
 
 def _indices(c: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
@@ -111,13 +122,13 @@ def _indices(c: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
     return dims, indices
 
 
-def _linear(g: GraphBuilder, indices: list[Tensor], extents: list[int], *, clamp: bool) -> Tensor:
-    """Positions in the merged dimensions."""
+def _linear(g: GraphBuilder, indices: list[Tensor], extents: Sequence[Symbolic], *, clamp: bool) -> Tensor:
+    """Positions in the merged dimensions of the largest shape."""
     linear: Tensor | None = None
     for each, extent in zip(indices, extents, strict=True):
         wide = g.cast(each, i64)
         place = inside(g, wide, extent) if clamp else wide
-        linear = place if linear is None else g.add(g.mul(linear, extent), place)
+        linear = place if linear is None else g.add(g.mul(linear, bound_of(extent)), place)
     assert linear is not None
     return linear
 
@@ -133,13 +144,13 @@ def index_put(c: Call, g: GraphBuilder) -> Tensor:
     order = [*dims, *(d for d in range(x.rank) if d not in dims)]
     side_by_side = dims == list(range(dims[0], dims[0] + len(dims)))
     shape = broadcast_shapes([i.shape for i in indices])
-    rest = [int(x.shape[d]) for d in order[len(dims) :]]
+    rest = [x.shape[d] for d in order[len(dims) :]]
     front = dims[0] if side_by_side else 0
     full = (*rest[:front], *shape, *rest[front:])
     values = g.broadcast(values, full)
     n = len(shape)
     values = g.transpose(values, [*range(front, front + n), *range(front), *range(front + n, len(full))])
-    extents = [int(x.shape[d]) for d in dims]
+    extents = [x.shape[d] for d in dims]
     fronted = [counted_from_front(g, g.cast(i, i64), e) for i, e in zip(indices, extents, strict=True)]
     places = g.reshape(g.broadcast(_linear(g, fronted, extents, clamp=False), shape), (1, prod(shape)))
     moved = g.transpose(x, order)
@@ -147,6 +158,44 @@ def index_put(c: Call, g: GraphBuilder) -> Tensor:
     terms = g.reshape(values, (1, prod(shape), prod(rest)))
     changed = scattered(c, g, flat, places, terms, "add" if c.flag("accumulate") else "none")
     return g.transpose(g.reshape(changed, moved.shape), [order.index(d) for d in range(x.rank)])
+
+
+@converts("index_copy.default")
+def index_copy(c: Call, g: GraphBuilder) -> Tensor:
+    """Entries of a dimension replaced. One state gets consecutive ones where it lies, of which the first is data."""
+    x, at, source = c.tensor(), c.tensor("index"), g.cast(c.tensor("source"), c.element)
+    if not x.rank:
+        return g.reshape(source, ())
+    dim = c.dim(c.int("dim"), x.rank)
+    begin = _begin(g, at) if x.ssa in g.states else None
+    if begin is not None:
+        return g.append(x, source, begin, dim)
+    order = [dim, *(d for d in range(x.rank) if d != dim)]
+    rows, terms = g.transpose(x, order), g.transpose(source, order)
+    flat, changed = (g.reshape(v, (1, v.shape[0], prod(v.shape[1:]))) for v in (rows, terms))
+    places = g.reshape(counted_from_front(g, g.cast(at, i64), x.shape[dim]), (1, prod(at.shape)))
+    result = g.reshape(scattered(c, g, flat, places, changed), rows.shape)
+    return g.transpose(result, [order.index(d) for d in range(x.rank)])
+
+
+def _begin(g: GraphBuilder, at: Tensor) -> Tensor | None:
+    """The first of positions that are consecutive, a number that is added to 0, 1, ...; None for others."""
+    if at.array is not None:
+        known = np.asarray(at.array, np.int64)
+        first = known[:1].sum()
+        return g.numbers(int(first)) if np.array_equal(known, first + np.arange(known.size)) else None
+    if at.type.element_count() == 1:
+        return g.cast(g.reshape(at, ()), i64)
+    op = at.ssa.owner if at.ssa is not None else None
+    if not isinstance(op, BinaryOp) or op.kind.data != "add":
+        return None
+    for number, steps in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        if not isinstance(steps.owner, ConstantOp) or not isinstance(number.type, TensorType):
+            continue
+        known = constant_array(steps.owner)
+        if number.type.element_count() == 1 and np.array_equal(known, np.arange(known.size)):
+            return g.cast(g.reshape(Tensor(number.type, None, number), ()), i64)
+    return None
 
 
 def _masked(c: Call, g: GraphBuilder, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
@@ -241,7 +290,7 @@ def copy(c: Call, g: GraphBuilder) -> Tensor:
 @converts("repeat.default")
 def repeat(c: Call, g: GraphBuilder) -> Tensor:
     """A new dimension before each, repeated, and then merged with it."""
-    repeats = c.ints("repeats")
+    repeats = c.extents("repeats")
     x = c.tensor()
     x = g.reshape(x, (*[1] * (len(repeats) - x.rank), *x.shape))
     split = g.reshape(x, [v for e in x.shape for v in (1, e)])
@@ -254,8 +303,8 @@ def cat(c: Call, g: GraphBuilder) -> Tensor:
     """Empty operands are omitted."""
     filled = [g.cast(x, c.element) for x in c.tensors("tensors") if 0 not in x.shape]
     if not filled:
-        return g.constant(np.zeros(c.shape, g.cast(c.tensors("tensors")[0], c.element).dtype))
-    return g.concat(filled, c.dim(c.int("dim"), len(c.shape)))
+        return g.filled(0, numpy_dtype(c.element), c.shape)
+    return concatenated(g, filled, c.dim(c.int("dim"), len(c.shape)))
 
 
 @converts("stack.default")
@@ -267,21 +316,20 @@ def stack(c: Call, g: GraphBuilder) -> Tensor:
 @converts("split_with_sizes.default")
 def split_with_sizes(c: Call, g: GraphBuilder) -> list[Tensor]:
     """Parts of given sizes."""
-    return _parts(c, g, c.ints("split_sizes"))
+    return _parts(c, g, c.extents("split_sizes"))
 
 
 @converts("split.Tensor")
 def split(c: Call, g: GraphBuilder) -> list[Tensor]:
     """Parts of one size, of which the last may be smaller."""
-    x, size = c.tensor(), c.int("split_size")
-    extent = int(x.shape[c.dim(c.int("dim"), x.rank)])
-    return _parts(c, g, [min(size, extent - n) for n in range(0, extent, max(size, 1))] or [0])
+    dim = c.dim(c.int("dim"), c.tensor().rank)
+    return _parts(c, g, [c.shape_of(n)[dim] for n in range(len(c.node.meta["val"]))])
 
 
-def _parts(c: Call, g: GraphBuilder, sizes: list[int]) -> list[Tensor]:
+def _parts(c: Call, g: GraphBuilder, sizes: list[Symbolic]) -> list[Tensor]:
     x = c.tensor()
     dim = c.dim(c.int("dim"), x.rank)
-    return [g.narrow(x, dim, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+    return [taken(g, x, dim, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
 
 
 @converts("unbind.int")
@@ -297,11 +345,21 @@ def slice_tensor(c: Call, g: GraphBuilder) -> Tensor:
     """Bounds as Python's, which are cut off at the ends."""
     x = c.tensor()
     dim = c.dim(c.int("dim"), x.rank)
-    chosen = range(int(x.shape[dim]))[slice(c.value("start"), c.value("end"), c.int("step"))]
+    start, end = _slice_bounds(c)
+    if is_symbolic((x.shape[dim], start, end)):
+        start, _ = symbolic_range(x.shape[dim], start, end, c.int("step"))
+        return taken(g, x, dim, start, c.shape[dim], c.int("step"))
+    chosen = range(int(x.shape[dim]))[slice(start, end, c.int("step"))]
     starts, sizes, steps = [0] * x.rank, list(x.shape), [1] * x.rank
     starts[dim], sizes[dim] = chosen.start if len(chosen) else 0, len(chosen)
     steps[dim] = chosen.step if len(chosen) > 1 else 1
     return g.slice(x, starts, sizes, steps)
+
+
+def _slice_bounds(c: Call) -> tuple[Symbolic, Symbolic]:
+    """Of a slice in steps from 1 upwards; those that are left out are the ends."""
+    start, end = c.optional_extent("start"), c.optional_extent("end")
+    return 0 if start is None else start, maxsize if end is None else end
 
 
 @converts("select.int")
@@ -309,7 +367,13 @@ def select(c: Call, g: GraphBuilder) -> Tensor:
     """One entry of a dimension, without it."""
     x = c.tensor()
     dim = c.dim(c.int("dim"), x.rank)
-    return g.entry(x, dim, c.int("index") % int(x.shape[dim]))
+    return g.reshape(taken(g, x, dim, _position(c, x.shape[dim]), 1), (*x.shape[:dim], *x.shape[dim + 1 :]))
+
+
+def _position(c: Call, extent: Symbolic) -> Symbolic:
+    """An index from the front."""
+    index = c.extent("index")
+    return index + extent if index < 0 else index
 
 
 @converts("select_scatter.default")
@@ -317,7 +381,7 @@ def select_scatter(c: Call, g: GraphBuilder) -> Tensor:
     """One entry of a dimension replaced."""
     x, source = c.tensor(), c.tensor("src")
     dim = c.dim(c.int("dim"), x.rank)
-    position = c.int("index") % int(x.shape[dim])
+    position = _position(c, x.shape[dim])
     entry = g.cast(g.reshape(source, (*x.shape[:dim], 1, *x.shape[dim + 1 :])), x.element)
     return _replaced(g, x, entry, dim, position, position + 1)
 
@@ -327,8 +391,12 @@ def slice_scatter(c: Call, g: GraphBuilder) -> Tensor:
     """A slice replaced; with steps, the elements in between stay."""
     x, source = c.tensor(), g.cast(c.tensor("src"), c.element)
     dim = c.dim(c.int("dim"), x.rank)
+    start, end = _slice_bounds(c)
+    if is_symbolic((x.shape[dim], start, end)) and c.int("step") == 1:
+        start, count = symbolic_range(x.shape[dim], start, end, 1)
+        return _replaced(g, x, source, dim, start, start + count)
     extent = int(x.shape[dim])
-    chosen = range(extent)[slice(c.value("start"), c.value("end"), c.int("step"))]
+    chosen = range(extent)[slice(start, end, c.int("step"))]
     if not chosen:
         return x
     if chosen.step == 1:
@@ -339,10 +407,10 @@ def slice_scatter(c: Call, g: GraphBuilder) -> Tensor:
     return g.where(g.constant(inside), g.gather(source, g.constant(nearest), dim), x)
 
 
-def _replaced(g: GraphBuilder, x: Tensor, part: Tensor, dim: int, start: int, stop: int) -> Tensor:
-    extent = int(x.shape[dim])
-    before, after = g.narrow(x, dim, 0, start), g.narrow(x, dim, stop, extent - stop)
-    return g.concat([p for p in (before, part, after) if p.shape[dim]], dim)
+def _replaced(g: GraphBuilder, x: Tensor, part: Tensor, dim: int, start: Symbolic, stop: Symbolic) -> Tensor:
+    extent = x.shape[dim]
+    before, after = g.narrow(x, dim, 0, start), taken(g, x, dim, stop, extent - stop)
+    return concatenated(g, [p for p in (before, part, after) if p.shape[dim] != 0], dim)
 
 
 @converts("flip.default")
@@ -351,6 +419,10 @@ def flip(c: Call, g: GraphBuilder) -> Tensor:
     x = c.tensor()
     dims = {c.dim(d, x.rank) for d in c.ints("dims")}
     if 0 in x.shape or not x.rank:
+        return x
+    if is_symbolic(x.shape):
+        for dim in sorted(dims):
+            x = g.reversed(x, dim)
         return x
     starts = [e - 1 if d in dims else 0 for d, e in enumerate(x.shape)]
     return g.slice(x, starts, x.shape, [-1 if d in dims else 1 for d in range(x.rank)])
@@ -416,8 +488,8 @@ def edge_pad(c: Call, g: GraphBuilder) -> Tensor:
     return padded(g, x, mode, _pads(c, x.rank, "padding"), g.scalar(0, x))
 
 
-def _pads(c: Call, rank: int, name: str) -> list[int]:
-    given, pads = c.ints(name), [0] * (2 * rank)
+def _pads(c: Call, rank: int, name: str) -> list[Symbolic]:
+    given, pads = c.extents(name), [0] * (2 * rank)
     for n in range(len(given) // 2):
         pads[rank - 1 - n], pads[2 * rank - 1 - n] = given[2 * n], given[2 * n + 1]
     return pads

@@ -10,6 +10,7 @@ import numpy as np
 
 from treadle.dialects.graph import PoolOp, ResizeOp
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import bounds_of, is_symbolic
 from treadle.frontends.common.samples import Interpolation, Taps, taps
 from treadle.frontends.common.sampling import interpolated
 from treadle.frontends.torch.call import Call, converts
@@ -25,7 +26,7 @@ def _scales(c: Call, x: Tensor, first: int) -> dict[int, Fraction]:
     """By dimension, the scale: what is given, or the quotient of the extents."""
     names = ("scales",) if x.rank == 3 else ("scales_d", "scales_h", "scales_w")[5 - x.rank :]
     factors = c.arguments.get("scale_factors") or [c.arguments.get(name) for name in names]
-    quotients = [Fraction(c.shape[d], int(x.shape[d])) for d in range(first, x.rank)]
+    quotients = [Fraction(int(c.shape[d]), int(x.shape[d])) for d in range(first, x.rank)]
     chosen = [q if factor is None else Fraction(factor) for q, factor in zip(quotients, factors, strict=True)]
     return dict(enumerate(chosen, first))
 
@@ -50,6 +51,8 @@ def nearest_exact(c: Call, g: GraphBuilder) -> Tensor:
 
 def _nearest(c: Call, g: GraphBuilder, how: Interpolation) -> Tensor:
     x = _source(c)
+    if is_symbolic((*c.shape, *x.shape)):
+        return _whole(c, g, x)
     chosen: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
     for dim, scale in _scales(c, x, 2).items():
         read = taps(how, int(x.shape[dim]), c.shape[dim], scale, (0.0, 1.0))
@@ -60,6 +63,19 @@ def _nearest(c: Call, g: GraphBuilder, how: Interpolation) -> Tensor:
     for dim, indices in chosen.items():
         x = g.gather(x, g.constant(indices), dim)
     return x
+
+
+def _whole(c: Call, g: GraphBuilder, x: Tensor) -> Tensor:
+    """A picture whose extents change, resized by whole numbers, or not at all."""
+    factors = [size // extent if size != extent else 1 for size, extent in zip(c.shape, x.shape, strict=True)]
+    names = ("scales",) if x.rank == 3 else ("scales_d", "scales_h", "scales_w")[5 - x.rank :]
+    scales = c.arguments.get("scale_factors") or [c.arguments.get(name) for name in names]
+    spatial = zip(factors[-len(scales) :], scales, strict=True)
+    given = [*factors[: -len(scales)], *(factor if scale is None else scale for factor, scale in spatial)]
+    sizes = tuple(extent * factor for extent, factor in zip(x.shape, factors, strict=True))
+    if is_symbolic(factors) or sizes != c.shape or given != factors:
+        raise c.error(f"{list(x.shape)} is resized to {list(c.shape)}", "whole multiples of extents that change")
+    return g.emit(lambda v: ResizeOp(v[0], bounds_of(sizes)), x, shape=sizes)
 
 
 @converts(
@@ -99,7 +115,7 @@ def _pooled(c: Call, g: GraphBuilder, kind: str, rank: int, dilations: Sequence[
     ceil = c.flag("ceil_mode")
     lists = (kernel, strides, pads, dilations)
     y = g.emit(lambda v: PoolOp(kind, v[0], *lists, ceil, count_pad), batched)
-    return g.reshape(y, c.shape)
+    return y if batched is x else g.reshape(y, (x.shape[0], *y.shape[2:]))
 
 
 @converts("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from onnx import GraphProto
 from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir import BlockArgument, SSAValue
 
 from treadle.dialects.graph import StateAttr
 from treadle.errors import TreadleError
-from treadle.frontends.onnx.inputs import free_inputs
 from treadle.shapes.states import AUTO
 
 _ACCEPTED = 'pairs such as {"past_key_values.0.key": "present.0.key"}, or "auto"'
@@ -20,13 +18,12 @@ _NAMES = (("past_key_values", "present"), ("past", "present"))
 """Beginnings of names of inputs and of their outputs: of Optimum and ORT GenAI, and of ORT's own exporters."""
 
 
-def state_pairs(graph: GraphProto, states: object) -> dict[str, str]:
-    """The outputs of the states, by the names of the inputs.
+def state_pairs(inputs: Sequence[str], outputs: Sequence[str], states: object) -> dict[str, str]:
+    """The outputs of the states, by the names of the inputs, of a model's inputs and outputs.
 
     TreadleError for what is no `States`, for names that the model has not, for an output that two inputs would be, and
     for `AUTO` where no names are alike.
     """
-    inputs, outputs = [entry.name for entry in free_inputs(graph)], [entry.name for entry in graph.output]
     if states == AUTO:
         pairs = {name: output for name in inputs if (output := _output_of(name, outputs)) is not None}
         if not pairs:
@@ -41,9 +38,9 @@ def state_pairs(graph: GraphProto, states: object) -> dict[str, str]:
         raise TreadleError(f"states is {states!r}", "states", _ACCEPTED)
     for name, output in pairs.items():
         if name not in inputs:
-            raise TreadleError(f"there is no input '{name}'", "states", inputs)
+            raise TreadleError(f"there is no input '{name}'", "states", list(inputs) or "no states")
         if output not in outputs:
-            raise TreadleError(f"there is no output '{output}'", f"states['{name}']", outputs)
+            raise TreadleError(f"there is no output '{output}'", f"states['{name}']", list(outputs))
     twice = [output for output, count in Counter(pairs.values()).items() if count > 1]
     if twice:
         raise TreadleError(f"output '{twice[0]}' would be two states", "states", "one input for each output")
