@@ -37,8 +37,13 @@ _CONFIGURATIONS = {
     "gemma2": ("Gemma2Config", {"head_dim": 64, "sliding_window": 16, "attn_implementation": "eager"}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 64, "sliding_window": 16}), "phi3": ("Phi3Config", {"pad_token_id": 0}),
     "mistral": ("MistralConfig", {"sliding_window": 16}), "gpt2": ("GPT2Config", {}),
-    "mixtral": ("MixtralConfig", {"num_local_experts": 4}), "olmo2": ("Olmo2Config", {"pad_token_id": 0}),
-    "gpt_neox": ("GPTNeoXConfig", {}), "starcoder2": ("Starcoder2Config", {}), "granite": ("GraniteConfig", {}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "qwen3_moe": ("Qwen3MoeConfig", {
+        "head_dim": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}),
+    "gpt_oss": ("GptOssConfig", {
+        "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}),
+    "olmo2": ("Olmo2Config", {"pad_token_id": 0}), "gpt_neox": ("GPTNeoXConfig", {}),
+    "starcoder2": ("Starcoder2Config", {}), "granite": ("GraniteConfig", {}),
 }  # fmt: skip
 PROMPT = [5, 17, 200, 3, 9, 44, 7, 8, 1, 2, 3]
 
@@ -102,19 +107,7 @@ def compared(name: str, args: argparse.Namespace) -> Row:
 
 
 def _compared(name: str, args: argparse.Namespace) -> Row:
-    kind, more = _CONFIGURATIONS[name]
-    sizes: dict[str, Any] = {
-        "hidden_size": args.hidden, "intermediate_size": 2 * args.hidden, "num_hidden_layers": args.layers,
-        "num_attention_heads": args.hidden // 64, "num_key_value_heads": max(1, args.hidden // 256),
-        "vocab_size": 4096, "max_position_embeddings": 512,
-    }  # fmt: skip
-    if name == "gpt2":
-        sizes = {"n_embd": args.hidden, "n_layer": args.layers, "n_head": args.hidden // 64, "vocab_size": 4096}
-    if name == "gpt_neox":
-        sizes.pop("num_key_value_heads")
-    configuration = getattr(transformers, kind)(**{**sizes, **more})
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(configuration).eval()
+    model = causal_model(name, args.hidden, args.layers)
     text, logits = _greedy(model, args.steps)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
@@ -134,6 +127,23 @@ def _compared(name: str, args: argparse.Namespace) -> Row:
             equal = sum(a == b for a, b in zip(same, text[len(PROMPT) :], strict=True))
             in_place = sum(state.in_place for state in compiled.manifest.states)
             return Row(name, error, equal, in_place, seconds)
+
+
+def causal_model(name: str, hidden: int, layers: int) -> Any:
+    """A decoder with random weights, in eager mode; `layers` of a width of `hidden`, in heads of 64."""
+    kind, more = _CONFIGURATIONS[name]
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64, "num_key_value_heads": max(1, hidden // 256),
+        "vocab_size": 4096, "max_position_embeddings": 512,
+    }  # fmt: skip
+    if name == "gpt2":
+        sizes = {"n_embd": hidden, "n_layer": layers, "n_head": hidden // 64, "vocab_size": 4096}
+    if name == "gpt_neox":
+        sizes.pop("num_key_value_heads")
+    configuration = getattr(transformers, kind)(**{**sizes, **more})
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(configuration).eval()
 
 
 def _greedy(model: Any, steps: int) -> tuple[list[int], list[Any]]:
