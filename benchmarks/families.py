@@ -3,17 +3,16 @@
     python -m benchmarks.families
     python -m benchmarks.families "SAM mask decoder" Mixtral
 
-The Python that runs it needs torch, transformers, diffusers and onnxscript, too. Weights are random, the widths small.
-Of each model: the largest difference of a result from PyTorch in eager mode, in float32, as a part of the result's
-largest magnitude, the CPU seconds that exporting and compiling take, and what is refused. The rows go to
-`benchmarks/results/`.
+The Python that runs it needs torch, transformers, diffusers and onnxscript, too, and for YOLO11 ultralytics. Weights
+are random, the widths small. Of each model: the largest difference of a result from PyTorch in eager mode, in float32,
+as a part of the result's largest magnitude, the CPU seconds that exporting and compiling take, and what is refused. The
+rows go to `benchmarks/results/`.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import time
+import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import diffusers  # pyright: ignore[reportMissingImports]
-import numpy as np
 import torch
 import transformers  # pyright: ignore[reportMissingImports]
 from rich.console import Console
@@ -30,6 +28,7 @@ from rich.table import Table
 import treadle
 from benchmarks.decoders import causal_model
 from benchmarks.machine import describe_run, versions_of
+from benchmarks.measure import cpu_seconds, relative_error
 from benchmarks.result_files import RESULTS, write_results
 
 TOKENS, VOCABULARY, LAYERS = 32, 1000, 2
@@ -51,7 +50,7 @@ class Named(torch.nn.Module):
     """A module that is called with named tensors and gives the named results alone.
 
     inputs:  names of the arguments
-    results: names of the results, or positions
+    results: names of the results
     options: what each call gives besides
     """
 
@@ -81,7 +80,7 @@ def vary(module: torch.nn.Module) -> None:
     """Random elements for matrices whose own are all the same: heads that begin at 0 make ties of scores, of which each
     program may choose another, and what is behind a product with 0 does not show."""
     for each in module.parameters():
-        if each.dim() > 1 and bool((each == each.flatten()[0]).all()):
+        if each.dim() > 1 and each.numel() and bool((each == each.flatten()[0]).all()):
             torch.nn.init.normal_(each, std=0.1)
 
 
@@ -155,6 +154,21 @@ def _vae_decoder() -> Model:
             return self.made.decode(x).sample
 
     return Decode().eval(), (torch.randn(1, 4, 16, 16),)
+
+
+def _yolo() -> Model:
+    """The smallest of its family, which a package of its own has."""
+    made = importlib.import_module("ultralytics.nn.tasks").DetectionModel("yolo11n.yaml", verbose=False).eval()
+
+    class Boxes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = made
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.made(x)[0]
+
+    return Boxes().eval(), (torch.rand(1, 3, 128, 128),)
 
 
 _WIDTH = {"hidden_size": 192, "num_hidden_layers": LAYERS, "num_attention_heads": 3, "intermediate_size": 384}
@@ -264,6 +278,7 @@ VISION: Mapping[str, Callable[[], Model]] = {
     "YOLOS": FromConfiguration("YolosConfig", "YolosForObjectDetection", {
         **_PATCHES, "image_size": [64, 96], "num_detection_tokens": 20},
         lambda: {"pixel_values": torch.randn(1, 3, 64, 96)}, _DETECTED),
+    "YOLO11": _yolo,
     "SAM vision encoder": FromConfiguration("SamConfig", "SamModel", _sam(), _pixels(128), part="vision_encoder"),
     "SAM mask decoder": FromConfiguration("SamConfig", "SamModel", _sam(), lambda: {
         "image_embeddings": torch.randn(1, 64, 8, 8), "input_points": 128 * torch.rand(1, 1, 2, 2)},
@@ -338,24 +353,13 @@ def compiled(name: str) -> Row:
         vary(module)
         with torch.no_grad():
             wanted = module(*inputs)
-        start = _cpu_seconds()
+        start = cpu_seconds()
         with treadle.compile(module, example_inputs=inputs, cached=False) as model:
-            seconds, found = _cpu_seconds() - start, model(*inputs)
+            seconds, found = cpu_seconds() - start, model(*inputs)
     except Exception as error:
         return Row(name, problem=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}")
     wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
-    return Row(name, max(_error(x, y.numpy()) for x, y in zip(found, wanted, strict=True)), seconds)
-
-
-def _error(found: Any, wanted: Any) -> float:
-    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of the compilers that it waited for."""
-    now = time.process_time()
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return now + children.ru_utime + children.ru_stime
+    return Row(name, relative_error(found, [each.numpy() for each in wanted]), seconds)
 
 
 if __name__ == "__main__":
