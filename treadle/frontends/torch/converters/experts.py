@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import i64
 
 from treadle.frontends.common.builder import GraphBuilder, Tensor
+from treadle.frontends.common.extent import Extent, Symbolic, bound_of
 from treadle.frontends.common.indexing import cumulative
 from treadle.frontends.torch.call import Call, converts
 
@@ -18,7 +20,7 @@ def histogram(c: Call, g: GraphBuilder) -> Tensor:
     x, bins, low, high = c.tensor(), c.int("bins"), float(c.value("min")), float(c.value("max"))
     if not x.is_float or not low < high:
         raise c.error(f"bins from {low} to {high} of {x.element}", "floats, and min below max")
-    x = g.widened(g.reshape(x, (int(np.prod(x.shape)),)))
+    x = g.widened(g.reshape(x, (prod(x.shape),)))
     inside = g.binary("and", g.binary("ge", x, low), g.binary("le", x, high))
     place = g.unary("floor", g.div(g.mul(g.sub(x, low), bins), high - low))
     place = g.where(inside, g.binary("min", place, bins - 1), g.scalar(-1, place))
@@ -35,12 +37,17 @@ _COPIED = 32
 
 @dataclass(frozen=True)
 class Groups:
-    """Which of `count` rows belong to which of `experts` matrices: those below `ends [experts]` that are not below the
-    matrix before's."""
+    """Which rows belong to which of `experts` matrices: those below `ends [experts]` that are not below the matrix
+    before's."""
 
     ends: Tensor
-    count: int
+    rows: Symbolic
     experts: int
+
+    @property
+    def count(self) -> int:
+        """The number of rows, the largest of a range."""
+        return bound_of(self.rows)
 
     def owner(self, g: GraphBuilder, rows: Tensor, ends: Tensor) -> Tensor:
         """The matrix of each row `[n]`: as many as end before it; the last one for rows behind all."""
@@ -52,7 +59,10 @@ class Groups:
         return min(self.count, self.count // size + min(self.experts, self.count))
 
     def block_size(self) -> int:
-        """The number of rows in a block that costs the least, 0 where each matrix with all rows does."""
+        """The number of rows in a block that costs the least, 0 where each matrix with all rows does, and for a range
+        of rows."""
+        if isinstance(self.rows, Extent):
+            return 0
         costs = {size: self.blocks(size) * (size + _COPIED) for size in (1, 8, 32, 128)}
         best = min(costs, key=costs.__getitem__)
         return best if costs[best] < self.experts * self.count else 0
@@ -67,10 +77,10 @@ def grouped_product(c: Call, g: GraphBuilder) -> Tensor:
     assert x is not None and w is not None
     if ends is None or x.rank != 2 or w.rank != 3 or 0 in (*x.shape, *w.shape) or (own and c.value("bias") is not None):
         raise c.error(f"operands of shapes {x.shape} and {w.shape}", "[rows, inputs] and [experts, inputs, outputs]")
-    groups = Groups(g.cast(ends, i64), int(x.shape[0]), int(w.shape[0]))
+    groups = Groups(g.cast(ends, i64), x.shape[0], bound_of(w.shape[0]))
     size = groups.block_size()
     y = _of_blocks(g, x, w, groups, size) if size else _of_all(g, x, w, groups)
-    rows = g.constant(np.arange(groups.count)[:, None])
+    rows = g.reshape(g.iota(groups.rows), (groups.rows, 1))
     given = g.binary("lt", rows, g.narrow(groups.ends, 0, groups.experts - 1, 1))
     return g.cast(g.where(given, y, g.scalar(0, y)), c.element)
 
@@ -78,9 +88,9 @@ def grouped_product(c: Call, g: GraphBuilder) -> Tensor:
 def _of_all(g: GraphBuilder, x: Tensor, w: Tensor, groups: Groups) -> Tensor:
     """Every matrix with every row, of which each row keeps one."""
     products = g.matmul(x, w)
-    rows = g.iota(groups.count)
-    places = g.add(g.mul(groups.owner(g, rows, groups.ends), groups.count), rows)
-    return g.gather(g.reshape(products, (groups.experts * groups.count, w.shape[2])), places, 0)
+    owner = g.reshape(groups.owner(g, g.iota(groups.rows), groups.ends), (1, groups.rows, 1))
+    mine = g.binary("eq", owner, g.constant(np.arange(groups.experts).reshape(-1, 1, 1)))
+    return g.reduce("add", g.where(mine, products, g.scalar(0, products)), [0], keep=False)
 
 
 def _of_blocks(g: GraphBuilder, x: Tensor, w: Tensor, groups: Groups, size: int) -> Tensor:
