@@ -1,7 +1,7 @@
 """Families of today, from configurations of transformers and diffusers, compiled by `treadle.compile(module)`.
 
     python -m benchmarks.families
-    python -m benchmarks.families "SAM mask decoder" Mixtral
+    python -m benchmarks.families "SAM mask decoder" Mixtral --onnx
 
 The Python that runs it needs torch, transformers, diffusers and onnxscript, too, and for YOLO11 ultralytics. Weights
 are random, the widths small. Of each model: the largest difference of a result from PyTorch in eager mode, in float32,
@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import diffusers  # pyright: ignore[reportMissingImports]
@@ -148,10 +149,10 @@ def _vae_decoder() -> Model:
     class Decode(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.made = made
+            self.module = made
 
         def forward(self, x: torch.Tensor) -> Any:
-            return self.made.decode(x).sample
+            return self.module.decode(x).sample
 
     return Decode().eval(), (torch.randn(1, 4, 16, 16),)
 
@@ -163,10 +164,10 @@ def _yolo() -> Model:
     class Boxes(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.made = made
+            self.module = made
 
         def forward(self, x: torch.Tensor) -> Any:
-            return self.made(x)[0]
+            return self.module(x)[0]
 
     return Boxes().eval(), (torch.rand(1, 3, 128, 128),)
 
@@ -319,6 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compiles, prints and writes; 1 if a model fails."""
     parser = argparse.ArgumentParser(description="Compile families of transformers and diffusers.")
     parser.add_argument("models", nargs="*", default=list(FAMILIES), metavar="NAME", help=", ".join(FAMILIES))
+    parser.add_argument("--onnx", action="store_true", help="by way of torch.onnx.export instead of torch.export")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
     args = parser.parse_args(argv)
     if unknown := set(args.models) - set(FAMILIES):
@@ -326,11 +328,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     rows = list[Row]()
     for name in args.models:
-        rows.append(compiled(name))
+        rows.append(compiled(name, args.onnx))
         print(rows[-1], flush=True)
     Console(width=150).print(table(rows))
     settings = {**describe_run(), **versions_of(["torch", "transformers", "diffusers"])}
-    print(f"written to {write_results('families', settings, [asdict(row) for row in rows], args.output)}")
+    kind = "families_onnx" if args.onnx else "families"
+    print(f"written to {write_results(kind, settings, [asdict(row) for row in rows], args.output)}")
     return 1 if any(row.problem for row in rows) else 0
 
 
@@ -345,21 +348,30 @@ def table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def compiled(name: str) -> Row:
+def compiled(name: str, onnx: bool = False) -> Row:
     """One model; whatever is raised on the way becomes its problem."""
     torch.manual_seed(0)
     try:
         module, inputs = FAMILIES[name]()
         vary(module)
-        with torch.no_grad():
-            wanted = module(*inputs)
-        start = cpu_seconds()
-        with treadle.compile(module, example_inputs=inputs, cached=False) as model:
-            seconds, found = cpu_seconds() - start, model(*inputs)
+        with torch.no_grad(), TemporaryDirectory() as folder:
+            wanted, start = module(*inputs), cpu_seconds()
+            with _compiled(module, inputs, Path(folder) / "model.onnx" if onnx else None) as model:
+                seconds, found = cpu_seconds() - start, model(*(each.numpy() for each in inputs))
     except Exception as error:
         return Row(name, problem=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}")
     wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
     return Row(name, relative_error(found, [each.numpy() for each in wanted]), seconds)
+
+
+def _compiled(module: Any, inputs: tuple[torch.Tensor, ...], path: Path | None) -> treadle.CompiledModel:
+    """By way of a file of ONNX, if there is a path for it."""
+    if path is None:
+        return treadle.compile(module, example_inputs=inputs, cached=False)
+    if getattr(module.module, "_can_set_experts_implementation", bool)():
+        module.module.set_experts_implementation("batched_mm")  # the one that torch.onnx exports
+    torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
+    return treadle.compile(path, cached=False)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ def histogram(c: Call, g: GraphBuilder) -> Tensor:
 
 # Rows that are sorted by the matrix that they are multiplied with.
 
-_COPIED = 32
-"""As many rows of a product take about the time of a copy of its matrix."""
+_ALONE, _COPIED = 16, 40
+"""As many rows of a product take about the time of one row with a matrix of its own, and of a copy of a matrix, which
+blocks of rows need: measured on a CPU with matrices of 2 to 16 MB."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,12 @@ class Groups:
         return min(self.count, self.count // size + min(self.experts, self.count))
 
     def block_size(self) -> int:
-        """The number of rows in a block that costs the least, 0 where each matrix with all rows does, and for a range
-        of rows."""
+        """The number of rows in a block that costs the least, with at most two copies of all matrices; 0 where each
+        matrix with all rows does, and for a range of rows."""
         if isinstance(self.rows, Extent):
             return 0
-        costs = {size: self.blocks(size) * (size + _COPIED) for size in (1, 8, 32, 128)}
+        sizes = [size for size in (8, 32, 128, 512, 2048) if self.blocks(size) <= 2 * self.experts]
+        costs = {1: self.count * _ALONE} | {size: self.blocks(size) * (size + _COPIED) for size in sizes}
         best = min(costs, key=costs.__getitem__)
         return best if costs[best] < self.experts * self.count else 0
 
