@@ -158,18 +158,24 @@ def _vae_decoder() -> Model:
 
 
 def _yolo() -> Model:
-    """The smallest of its family, which a package of its own has."""
-    made = importlib.import_module("ultralytics.nn.tasks").DetectionModel("yolo11n.yaml", verbose=False).eval()
+    """The smallest of its family, which a package of its own has, with the statistics of a random batch."""
+    made = importlib.import_module("ultralytics.nn.tasks").DetectionModel("yolo11n.yaml", verbose=False)
+    for each in made.modules():
+        if isinstance(each, torch.nn.BatchNorm2d):
+            each.momentum = None  # the mean of all batches
+    with torch.no_grad():
+        made.train()(torch.randn(4, 3, 128, 128))
 
     class Boxes(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.module = made
+            self.module = made.eval()
 
         def forward(self, x: torch.Tensor) -> Any:
-            return self.module(x)[0]
+            found = self.module(x)[0]
+            return found[:, :4], found[:, 4:]  # boxes in pixels, and scores of classes
 
-    return Boxes().eval(), (torch.rand(1, 3, 128, 128),)
+    return Boxes().eval(), (torch.randn(1, 3, 128, 128),)
 
 
 _WIDTH = {"hidden_size": 192, "num_hidden_layers": LAYERS, "num_attention_heads": 3, "intermediate_size": 384}
