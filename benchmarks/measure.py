@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -115,3 +116,9 @@ def _seconds(call: Call, pause: float) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def cpu_seconds() -> float:
+    """Of this process and of the compilers that it has waited for."""
+    each = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in each)

@@ -366,6 +366,70 @@ ATTENTION = [
     Case("attention of rank 3", lambda q, k, v: sdpa(q[0], k[0], v[0]), (Q, K, V)),
 ]
 
+
+# Mixtures of experts, as transformers computes them: rows sorted by their expert, and up to which row each has its own.
+
+
+def _grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    y, start = x.new_zeros(x.shape[0], w.shape[2]), 0
+    for n, end in enumerate(ends.tolist()):
+        y[start:end] = x[start:end] @ w[n]
+        start = max(start, end)
+    return y
+
+
+if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+    schema = "(Tensor input, Tensor weight, Tensor offs) -> Tensor"
+    library: Any = torch.library
+    grouped = library.custom_op("transformers::grouped_mm_fallback", _grouped, mutates_args=(), schema=schema)
+    grouped.register_fake(lambda x, w, ends: x.new_empty(x.shape[0], w.shape[2]))
+
+
+def _experts(name: str, rows: int, *ends: int) -> Case:
+    """Without `ends`, each second matrix has two rows, as long as there are some, and the others none."""
+    count = len(ends) or 40
+    offsets = torch.tensor(ends or [min(rows, n // 2 * 2) for n in range(count)], dtype=torch.int32)
+    fallback: Any = torch.ops.transformers.grouped_mm_fallback
+    return Case(name, fallback, (_random(rows, 8), _random(count, 8, 12, seed=1), offsets))
+
+
+def _own_product(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """PyTorch's own is one of bf16 while exporting."""
+    narrow, matrices = x.bfloat16(), w.bfloat16()
+    if x.dtype == torch.float64:
+        return _grouped(narrow.double(), matrices.double(), ends)
+    return aten._grouped_mm(narrow, matrices, ends).float()
+
+
+EXPERTS = [
+    Case("histc", lambda x: torch.histc(x, 7, 0, 6), (_integers(40, low=-2, high=9).float(),)),
+    Case("histc of fractions", lambda x: torch.histc(x, 5, -1.5, 1.0), (X,)),
+    _experts("experts with all rows", 6, 2, 2, 5),
+    _experts("experts of a row each", 7),
+    _experts("experts in blocks", 200, *(5 * n for n in range(40)), 200),
+    _experts("experts that leave rows out", 60, *([1] * 30), 50),
+    Case("grouped product", _own_product, (_random(6, 8), _random(3, 8, 16, seed=1), torch.tensor([1, 4, 6]).int())),
+]
+
+_GRID = 1.3 * torch.tanh(_random(2, 5, 4, 2, seed=4))
+
+
+def _sampled(mode: str, padding: str, corners: bool = False) -> Case:
+    name = f"grid_sample {mode} {padding}{' corners' * corners}"
+    return Case(name, lambda x, g: F.grid_sample(x, g, mode, padding, corners), (IMAGE, _GRID))
+
+
+SAMPLING = [
+    _sampled("bilinear", "zeros"),
+    _sampled("bilinear", "border", corners=True),
+    _sampled("nearest", "reflection"),
+    _sampled("bicubic", "zeros"),
+    Case("grid_sampler_2d", lambda x, g: aten.grid_sampler_2d(x, g, 0, 2, False), (IMAGE, _GRID)),
+    Case("grid_sampler_3d", lambda x, g: aten.grid_sampler_3d(x, g, 0, 1, True),
+         (VOLUME, torch.tanh(_random(1, 3, 2, 4, 3, seed=5)))),
+]  # fmt: skip
+
 CASES = [
     *ELEMENTWISE, *CREATION, *MOVEMENT, *LINEAR, *NORMALIZATION, *POOL, *REDUCTION, *RESIZE, *INDEXING, *ATTENTION,
+    *EXPERTS, *SAMPLING,
 ]  # fmt: skip

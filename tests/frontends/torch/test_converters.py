@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from tests.frontends.torch.cases import CASES, Case, Function  # noqa: E402
 from tests.helpers.limits import assert_within, module_limits  # noqa: E402
 from tests.helpers.program_batch import C, CompiledProgram, PrintedProgram, ProgramBatch  # noqa: E402
+from treadle.errors import TreadleError  # noqa: E402
 from treadle.frontends.torch import exported, import_exported, supported_operators  # noqa: E402
 from treadle.frontends.torch.importer import decomposed, export  # noqa: E402
 
@@ -68,8 +69,8 @@ def test_every_converter_has_a_case() -> None:
 def test_what_writes_to_its_operands_has_no_converter() -> None:
     """A program of converted operators is not decomposed, by which writes would become results."""
     for name in supported_operators():
-        _, operator, overload = name.split(".")
-        schema = getattr(getattr(torch.ops.aten, operator), overload)._schema
+        library, operator, overload = name.split(".")
+        schema = getattr(getattr(getattr(torch.ops, library), operator), overload)._schema
         assert not schema.is_mutable, name
 
 
@@ -78,3 +79,20 @@ def test_a_program_of_converted_operators_is_not_traced_again() -> None:
     assert decomposed(once) is once
     writing = export(Function(lambda x: (x + 1).mul_(2)).eval(), (torch.randn(2, 3),))
     assert {str(node.target) for node in decomposed(writing).graph.nodes} >= {"aten.add.Tensor", "aten.mul.Tensor"}
+
+
+REFUSED = [
+    Case("bins from 0.0 to 0.0 of f32; accepted: floats, and min below max", lambda x: torch.histc(x, 3),
+         (torch.rand(4),)),
+    Case("an input of shape .*; accepted: no extent of 0", lambda x, g: torch.nn.functional.grid_sample(x, g),
+         (torch.rand(1, 2, 3, 3), torch.rand(1, 0, 2, 2))),
+    Case("operands of shapes .*; accepted: .rows, inputs. and .experts, inputs, outputs.",
+         lambda x, w: torch.ops.aten._grouped_mm(x.bfloat16(), w.bfloat16()),
+         (torch.rand(2, 4, 8), torch.rand(2, 8, 8))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name[:10]) for case in REFUSED])
+def test_what_a_converter_refuses(case: Case) -> None:
+    with pytest.raises(TreadleError, match=case.name):
+        import_exported(exported(Function(case.function).eval(), case.inputs))

@@ -273,7 +273,8 @@ _REGISTRY: dict[str, Converter] = {}
 
 
 def converts(*operators: str) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators such as `aten.add.Tensor`, without their namespace.
+    """Registers a converter for operators such as `aten.add.Tensor`, without their namespace, and for those of other
+    libraries, with it.
 
     A converter gives the results in order; trailing ones may be left out, and are then not supported.
     """
@@ -294,9 +295,9 @@ def find_converter(target: object) -> Converter | None:
     Operators of the namespace `treadle` are those of ATen under another name, by which PyTorch does not decompose them.
     """
     namespace, _, name = str(target).partition(".")
-    return _REGISTRY.get(name) if namespace in ("aten", "treadle") else None
+    return _REGISTRY.get(name if namespace in ("aten", "treadle") else str(target))
 
 
 def supported_operators() -> list[str]:
     """Names of the operators that have a converter."""
-    return sorted(f"aten.{name}" for name in _REGISTRY)
+    return sorted(name if name.count(".") == 2 else f"aten.{name}" for name in _REGISTRY)

@@ -3,12 +3,14 @@
 from treadle.frontends.torch.call import find_converter
 from treadle.frontends.torch.converters import (
     elementwise,
+    experts,
     linear,
     movement,
     pool,
+    sampling,
 )
 
-FAMILIES = (elementwise, linear, movement, pool)
+FAMILIES = (elementwise, experts, linear, movement, pool, sampling)
 """Every module that registers converters."""
 
 __all__ = ["FAMILIES", "find_converter"]
