@@ -24,12 +24,15 @@ from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
 
 # Rounding to nearest, of each block of rows of each column.
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 """Elements that are rounded at a time, which bounds the memory for intermediate results."""
 _NIBBLE = 4
 
+Compare = Callable[[Array, Array], None]
+"""What is told some rows of a matrix, and what they were rounded to, both in float32."""
 
-def quantized(matrix: Array, bits: int, block: int) -> tuple[Array, Array]:
+
+def quantized(matrix: Array, bits: int, block: int, compare: Compare | None = None) -> tuple[Array, Array]:
     """Numbers `[K, N]` (int8) and scales `[ceil(K / block), N]` (bfloat16) of a finite `matrix[K, N]`, whose elements
     are about number times scale.
 
@@ -54,12 +57,9 @@ def quantized(matrix: Array, bits: int, block: int) -> tuple[Array, Array]:
         low, high = (-8, 7) if bits == _NIBBLE else (-127, 127)
         rounded = np.clip(np.rint(exact), low, high).astype(np.int8)
         numbers[first * block : last * block] = rounded.reshape(-1, columns)[: len(part)]
+        if compare is not None:
+            compare(part, (rounded.astype(np.float32) * wide).reshape(-1, columns)[: len(part)])
     return numbers, scales
-
-
-def dequantized(numbers: Array, scales: Array, block: int) -> Array:
-    """`number * scale` in float32, which is exact: at most 8 bits times 8."""
-    return numbers.astype(np.float32) * np.repeat(scales.astype(np.float32), block, axis=0)[: len(numbers)]
 
 
 def _scales(blocks: Array, bits: int) -> Array:
@@ -79,28 +79,30 @@ class Stored:
 
     constants: what is kept of it
     element:   writes its element at a row and a column, in f32
-    matrix:    what its elements are, in float32
     nbytes:    of the constants
     """
 
     constants: Sequence[ConstantOp]
     element: Callable[[DefinitionBuilder, Scalar, Scalar], Scalar]
-    matrix: Array
     nbytes: int
 
 
-def _in_bf16(matrix: Array, block: int) -> Stored:
+def _in_bf16(matrix: Array, block: int, compare: Compare) -> Stored:
     narrow = matrix.astype(ml_dtypes.bfloat16)
+    step = max(1, _CHUNK // max(1, matrix.shape[1]))
+    for first in range(0, len(matrix), step):
+        rows = slice(first, first + step)
+        compare(matrix[rows].astype(np.float32), narrow[rows].astype(np.float32))
     constant = constant_op(narrow)
 
     def element(b: DefinitionBuilder, k: Scalar, n: Scalar) -> Scalar:
         return b.insert(arith.ExtFOp(b.at(constant.result, [k, n]), f32))
 
-    return Stored([constant], element, narrow.astype(np.float32), narrow.nbytes)
+    return Stored([constant], element, narrow.nbytes)
 
 
-def _in_int8(matrix: Array, block: int) -> Stored:
-    numbers, scales = quantized(matrix, 8, block)
+def _in_int8(matrix: Array, block: int, compare: Compare) -> Stored:
+    numbers, scales = quantized(matrix, 8, block, compare)
     held, by = constant_op(numbers), constant_op(scales)
     nbytes = numbers.nbytes + scales.nbytes
 
@@ -108,11 +110,11 @@ def _in_int8(matrix: Array, block: int) -> Stored:
         number = b.insert(arith.ExtSIOp(b.at(held.result, [k, n]), i32))
         return _scaled(b, number, b.at(by.result, [b.div(k, block), n]))
 
-    return Stored([held, by], element, dequantized(numbers, scales, block), nbytes)
+    return Stored([held, by], element, nbytes)
 
 
-def _in_int4(matrix: Array, block: int) -> Stored:
-    numbers, scales = quantized(matrix, 4, block)
+def _in_int4(matrix: Array, block: int, compare: Compare) -> Stored:
+    numbers, scales = quantized(matrix, 4, block, compare)
     pairs = _pairs(numbers)
     held, by = constant_op(pairs), constant_op(scales)
     nbytes = pairs.nbytes + scales.nbytes
@@ -124,7 +126,7 @@ def _in_int4(matrix: Array, block: int) -> Stored:
         number = b.binary("and", b.insert(arith.ShRSIOp(both, bounded)), b.constant(15, i32))
         return _scaled(b, b.binary("sub", number, b.constant(8, i32)), b.at(by.result, [b.div(k, block), n]))
 
-    return Stored([held, by], element, dequantized(numbers, scales, block), nbytes)
+    return Stored([held, by], element, nbytes)
 
 
 def _scaled(b: DefinitionBuilder, number: Scalar, scale: Scalar) -> Scalar:
@@ -138,13 +140,31 @@ def _pairs(numbers: Array) -> Array:
     return above[:, 0] | above[:, 1] << _NIBBLE
 
 
-_STORED: dict[str, Callable[[Array, int], Stored]] = {"int4": _in_int4, "int8": _in_int8, "bf16": _in_bf16}
+_STORED: dict[str, Callable[[Array, int, Compare], Stored]] = {"int4": _in_int4, "int8": _in_int8, "bf16": _in_bf16}
 AS_GIVEN = "float"
 ATTRIBUTE = "treadle.weights"
 """The module's attribute that says what was done, in texts by name."""
 _LEAST = 1024
 """Elements of the smallest matrix that is quantised, those of 32 by 32: a smaller one takes less than a page of memory,
 which stays in a core's cache whatever its type is."""
+
+
+@dataclass
+class Errors:
+    """Of one matrix: sums of squares of its weights and of their errors, the largest of both."""
+
+    squares: float = 0.0
+    errors: float = 0.0
+    weight: float = 0.0
+    most: float = 0.0
+
+    def compare(self, weights: Array, rounded: Array) -> None:
+        """Counts some rows."""
+        error = rounded - weights
+        self.squares += float(np.vdot(weights, weights))
+        self.errors += float(np.vdot(error, error))
+        self.weight = max(self.weight, float(np.abs(weights).max()))
+        self.most = max(self.most, float(np.abs(error).max()))
 
 
 @dataclass
@@ -158,16 +178,14 @@ class Total:
     errors: float = 0.0
     largest: float = 0.0
 
-    def add(self, matrix: Array, stored: Stored) -> None:
-        """Counts a matrix, whose values were `matrix`."""
-        wide = matrix.astype(np.float32)
-        error = stored.matrix - wide
+    def add(self, before: int, after: int, errors: Errors) -> None:
+        """Counts a matrix, by its bytes."""
         self.matrices += 1
-        self.before += matrix.nbytes
-        self.after += stored.nbytes
-        self.squares += float(np.vdot(wide, wide))
-        self.errors += float(np.vdot(error, error))
-        self.largest = max(self.largest, float(np.abs(error).max() / (np.abs(wide).max() or 1.0)))
+        self.before += before
+        self.after += after
+        self.squares += errors.squares
+        self.errors += errors.errors
+        self.largest = max(self.largest, errors.most / (errors.weight or 1.0))
 
     def attribute(self, weights: str, block: int) -> DictionaryAttr:
         """In texts; errors are relative: the root mean square to that of the weights, the largest to the largest weight
@@ -237,7 +255,8 @@ class GraphQuantizeWeightsPass(ModulePass):
         element = tensor(value).get_element_type()
         if matrix is None or not np.isfinite(matrix).all() or (self.weights == "bf16" and element != f32):
             return
-        stored = _STORED[self.weights](matrix, self.block)
+        errors = Errors()
+        stored = _STORED[self.weights](matrix, self.block, errors.compare)
 
         def entry(b: DefinitionBuilder, index: Sequence[Scalar]) -> Scalar:
             wide = stored.element(b, *index)
@@ -250,7 +269,7 @@ class GraphQuantizeWeightsPass(ModulePass):
         Rewriter.insert_op([*stored.constants, new], InsertPoint.before(product))
         product.operands[1] = new.result
         _erase_unused(value.owner)
-        total.add(matrix, stored)
+        total.add(matrix.nbytes, stored.nbytes, errors)
 
 
 def _may_be_quantised(value: SSAValue, block: int) -> bool:
@@ -284,4 +303,4 @@ def quantized_weights(module: ModuleOp) -> dict[str, str]:
     return {name: text.data for name, text in noted.data.items() if isinstance(text, StringAttr)}
 
 
-__all__ = ["GraphQuantizeWeightsPass", "dequantized", "quantized", "quantized_weights"]
+__all__ = ["GraphQuantizeWeightsPass", "quantized", "quantized_weights"]
