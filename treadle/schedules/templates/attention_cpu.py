@@ -26,6 +26,7 @@ from treadle.schedules.templates.attention_tile import (
     blocks_of,
     is_narrow,
     is_static_of_floats,
+    is_worth_widening,
     mask_element,
     mask_varies,
     may_see_none,
@@ -69,7 +70,9 @@ class AttentionCpu(Template):
         return is_static_of_floats(anchor)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
+        if not isinstance(anchor, AttentionOp) or not is_worth_widening(anchor):
+            return False
+        return _default(anchor, target) is not None
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)

@@ -25,6 +25,7 @@ from treadle.schedules.templates.attention_tile import (
     WideRows,
     is_narrow,
     is_static_of_floats,
+    is_worth_widening,
     key_range,
     mask_element,
     mask_varies,
@@ -83,7 +84,7 @@ class AttentionDecodeCpu(Template):
         keys 1.1 to 2.1."""
         if not isinstance(anchor, AttentionOp) or anchor.scores_shape[-1] < _VECTORS * target.lanes:
             return False
-        return _default(anchor, target) is not None
+        return is_worth_widening(anchor) and _default(anchor, target) is not None
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)
