@@ -194,7 +194,7 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 
 def _add_gguf(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a GGUF file of an architecture that is supported")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write, a new one")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write")
 
 
 def _add_compiled_call(parser: argparse.ArgumentParser) -> None:

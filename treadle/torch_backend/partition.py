@@ -22,7 +22,7 @@ from treadle.api import compile as compile_model
 from treadle.errors import TreadleError
 from treadle.frontends.torch.call import DTYPES, array_of, find_converter, tensor_of
 from treadle.frontends.torch.importer import Constants, UnsupportedNodes, import_graph
-from treadle.frontends.torch.ranges import is_symbolic_number
+from treadle.frontends.torch.ranges import is_number
 from treadle.torch_backend.ranges import CurrentCall, Plan, number_of, restricted
 
 # Nodes whose results are views of their operands.
@@ -31,13 +31,6 @@ from treadle.torch_backend.ranges import CurrentCall, Plan, number_of, restricte
 def is_item(node: fx.Node) -> bool:
     """Whether a node is one of several results of another."""
     return node.op == "call_function" and node.target is operator.getitem
-
-
-def is_number(node: fx.Node) -> bool:
-    """Whether a node computes with extents, or says something of them."""
-    value = node.meta.get("val")
-    asserts = value is None and not node.users
-    return node.op == "call_function" and (asserts or is_symbolic_number(value) or isinstance(value, int | float))
 
 
 def is_view(node: fx.Node) -> bool:
@@ -394,7 +387,6 @@ __all__ = [
     "Layout",
     "RangedLayout",
     "is_item",
-    "is_number",
     "is_view",
     "partitioned",
     "runs_whole",

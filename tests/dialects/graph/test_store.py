@@ -150,6 +150,31 @@ def test_deferred_constants_are_gone_afterwards(tmp_path: Path) -> None:
         store.get(blob, LARGE_TYPE)
 
 
+def test_what_other_threads_put_is_stored(tmp_path: Path) -> None:
+    """A module that is imported while another thread compiles a model with the same weights."""
+    store, array = BlobStore(Store(tmp_path / "cache", LIMIT)), mapped(tmp_path, LARGE)
+    with ThreadPoolExecutor(1) as other, store.deferred():
+        mine = store.put(array)
+        assert other.submit(store.put, array).result() == mine
+        assert store.path(mine.digest.data).is_file()
+    np.testing.assert_array_equal(store.get(mine, LARGE_TYPE), LARGE)
+
+
+def test_threads_that_defer_the_same_constant(tmp_path: Path) -> None:
+    """It stays as long as one of them is at it."""
+    store, array = BlobStore(Store(tmp_path / "cache", LIMIT)), mapped(tmp_path, LARGE)
+
+    def put() -> None:
+        with store.deferred():
+            store.put(array)
+
+    with ThreadPoolExecutor(1) as other, store.deferred():
+        blob = store.put(array)
+        other.submit(put).result()
+        np.testing.assert_array_equal(store.get(blob, LARGE_TYPE), LARGE)
+    assert files(tmp_path / "cache") == []
+
+
 @pytest.mark.parametrize("array", [LARGE, ARRAY], ids=["memory", "small"])
 def test_other_constants_are_not_deferred(array: NDArray[np.generic], tmp_path: Path) -> None:
     cache = tmp_path / "cache"

@@ -198,14 +198,19 @@ def scaled(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
 
 
+def windowed(writer: gguf.GGUFWriter) -> None:
+    writer.add_sliding_window(16)
+
+
 @pytest.mark.parametrize(
     ("kind", "others", "said"),
     [
-        ("gemma", {}, "the architecture 'gemma' is not supported; accepted: llama, mistral, qwen2"),
+        ("gemma", {}, "the architecture 'gemma' is not supported; accepted: llama, qwen2, qwen3"),
         ("llama", {"blk.1.attn_k.weight": None}, "has no tensor 'blk.1.attn_k.weight'"),
         ("llama", {"token_embd.weight": None}, "has no tensor 'token_embd.weight'"),
         ("llama", {"blk.1.ffn_up.weight": np.zeros((96, 32), np.float32)}, r"the tensor has the shape \[96, 32\]"),
-        ("llama", {"blk.0.ffn_gate_exps.weight": np.zeros((2, 4), np.float32)}, "a mixture of experts"),
+        ("llama", {"blk.0.ffn_gate_exps.weight": np.zeros((2, 4), np.float32)}, "such as 'blk.0.ffn_gate_exps.weight'"),
+        ("qwen2", {"blk.0.attn_output.bias": np.zeros(64, np.float32)}, "such as 'blk.0.attn_output.bias'"),
     ],
 )
 def test_what_is_refused(kind: str, others: dict[str, Array | None], said: str, tmp_path: Path) -> None:
@@ -215,9 +220,12 @@ def test_what_is_refused(kind: str, others: dict[str, Array | None], said: str, 
     assert not (tmp_path / "small").exists()
 
 
-def test_scaled_positions_are_refused(tmp_path: Path) -> None:
-    Small("llama", "F32").write(tmp_path / "small.gguf", scaled)
-    with pytest.raises(TreadleError, match="rotary embedding is scaled by 'yarn'"):
+@pytest.mark.parametrize(
+    ("change", "said"), [(scaled, "rotary embedding is scaled by 'yarn'"), (windowed, "a window of keys")]
+)
+def test_properties_that_are_refused(change: Callable[[gguf.GGUFWriter], None], said: str, tmp_path: Path) -> None:
+    Small("llama", "F32").write(tmp_path / "small.gguf", change)
+    with pytest.raises(TreadleError, match=said):
         write_decoder(tmp_path / "small.gguf", tmp_path / "small")
 
 
@@ -237,8 +245,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     Small("llama", "Q4_0", layers=1).write(path)
     assert main(["gguf", str(path), "-o", str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f"{folder / 'model.onnx'}: 0.")
+    assert main(["gguf", str(path), "-o", str(folder)]) == 0, "an earlier result is replaced"
+    (folder / "notes.txt").write_text("")
     assert main(["gguf", str(path), "-o", str(folder)]) == 2
-    assert "the folder is not empty" in capsys.readouterr().err
+    assert "the folder holds other files" in capsys.readouterr().err
     assert main(["gguf", str(tmp_path / "none.gguf"), "-o", str(tmp_path / "other")]) == 2
     assert "cannot read: No such file" in capsys.readouterr().err
     assert main(["run", str(path)]) == 2

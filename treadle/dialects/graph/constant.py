@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,14 @@ _MAPPED_FROM = 4 << 20
 _KEPT_BYTES = 2 << 30
 """Bytes of blobs, most of them only mapped, that a store remembers; the least recently used are dropped."""
 _RESIDENT_BYTES = 256 << 20
-"""Bytes of blobs that are stored before the pages of mapped ones are given back: a model of 2.5 GB takes 1.0 GB of
-resident memory to compile so, and 5.0 GB where they stay (`python -m benchmarks.language_compile`)."""
+"""Bytes of blobs that are put before the pages of mapped ones are given back. A model of 2.5 GB takes 1.7 GB of
+resident memory to compile (`python -m benchmarks.language_compile`)."""
+
+
+class _Scope(threading.local):
+    """What the thread defers; None outside of `BlobStore.deferred`."""
+
+    names: set[str] | None = None
 
 
 class BlobStore:
@@ -93,9 +99,11 @@ class BlobStore:
         self._deferred: dict[str, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int], str] = {}
         """Of deferred memory, by its address and its bytes."""
-        self._deferring = 0
+        self._holders = Counter[str]()
+        """How many threads defer a blob."""
+        self._scope = _Scope()
         self._unreleased = 0
-        self._lock = Lock()
+        self._lock = threading.Lock()
         """Of what is kept: models may be compiled in several threads."""
 
     def put(self, array: NDArray[np.generic]) -> BlobAttr:
@@ -106,7 +114,8 @@ class BlobStore:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         digest = self.digest(data)
         blob = BlobAttr.get(digest, data.size)
-        if self._defer(digest, data):
+        self._release(data.size)
+        if self._stays(digest, data):
             return blob
         path = self.path(digest)
         if self._remembered(digest) is not None and path.exists():
@@ -135,18 +144,22 @@ class BlobStore:
 
     @contextmanager
     def deferred(self) -> Generator[None]:
-        """Meanwhile constants of files that are mapped, such as a model's weights, stay where they are: a file of the
-        store has them from `file` on. Most are never stored, since passes replace them."""
-        with self._lock:
-            self._deferring += 1
+        """Meanwhile constants that this thread puts, and that are in files that are mapped, such as a model's weights,
+        stay where they are: a file of the store has them from `file` on. Most are never stored, since passes replace
+        them."""
+        if self._scope.names is not None:
+            yield
+            return
+        names = self._scope.names = set[str]()
         try:
             yield
         finally:
+            self._scope.names = None
             with self._lock:
-                self._deferring -= 1
-                if not self._deferring:
-                    self._deferred.clear()
-                    self._digests.clear()
+                self._holders.subtract(names)
+                for name in names:
+                    if not self._holders[name]:
+                        del self._holders[name], self._digests[_memory(self._deferred.pop(name))]
 
     def digest(self, data: NDArray[np.uint8]) -> str:
         """As `digest_of`, which of deferred memory was computed before."""
@@ -163,20 +176,27 @@ class BlobStore:
         """The file that holds, or would hold, the blob."""
         return self._store.content_path(_KIND, _hex(digest))
 
-    def _defer(self, digest: str, data: NDArray[np.uint8]) -> bool:
-        """Whether a blob stays where it is mapped."""
+    def _release(self, put: int) -> None:
+        """Gives the pages of mapped blobs back where so many bytes were put since."""
         with self._lock:
-            self._unreleased += data.size
+            self._unreleased += put
             full = self._unreleased > _RESIDENT_BYTES
             mapped = [*self._deferred.values(), *self._kept.values()] if full else []
             self._unreleased = 0 if full else self._unreleased
         for each in mapped:
             release_pages(each)
-        if not self._deferring or data.size < _MAPPED_FROM or data.flags.writeable or mapping_of(data) is None:
+
+    def _stays(self, digest: str, data: NDArray[np.uint8]) -> bool:
+        """Whether a blob stays where it is mapped."""
+        names = self._scope.names
+        if names is None or data.size < _MAPPED_FROM or data.flags.writeable or mapping_of(data) is None:
             return False
         with self._lock:
-            self._deferred[digest] = data
-            self._digests[_memory(data)] = digest
+            self._holders[digest] += digest not in names
+            names.add(digest)
+            if digest not in self._deferred:
+                self._deferred[digest] = data
+                self._digests[_memory(data)] = digest
         release_pages(data)
         return True
 

@@ -16,6 +16,7 @@ from onnx.numpy_helper import from_array
 from treadle.errors import TreadleError
 from treadle.frontends.gguf.reader import Array, GgufFile, Packed
 from treadle.support.progress import Progress, no_progress
+from treadle.support.publishing import publish
 
 MODEL, DATA = "model.onnx", "model.data"
 
@@ -36,7 +37,6 @@ class _Family:
 
 FAMILIES = {
     "llama": _Family(interleaved=True),
-    "mistral": _Family(interleaved=True),
     "qwen2": _Family(biases=True),
     "qwen3": _Family(normed_heads=True),
 }
@@ -44,20 +44,22 @@ FAMILIES = {
 
 
 def write_decoder(path: Path, folder: Path, progress: Progress = no_progress) -> Path:
-    """Writes the decoder of a GGUF file into a folder, as `model.onnx` and `model.data`; the path of the former.
+    """Writes the decoder of a GGUF file into a folder, as `model.onnx` and `model.data`; the path of the former. An
+    earlier result is replaced.
 
     The model takes `input_ids` and `attention_mask` and, as `past_key_values.N.key`, keys and values; it gives `logits`
     of the last token and `present.N.key`. Products with weights of Q4_0 and Q8_0 are MatMulNBits of the same numbers,
     attention is GroupQueryAttention of com.microsoft; what is of other types becomes float32.
 
-    TreadleError: as `GgufFile`, another architecture, and what is not supported of one.
+    TreadleError: as `GgufFile` and `publish`, another architecture, and what is not supported of one.
     """
-    file = GgufFile(path)
-    model = _Writer.of(file).model(progress)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / DATA).unlink(missing_ok=True)  # else ONNX appends to it
-    progress("writing the model", 0.9)
-    onnx.save_model(model, str(folder / MODEL), save_as_external_data=True, location=DATA, size_threshold=1024)
+
+    def write(made: Path) -> None:
+        model = _Writer.of(GgufFile(path)).model(progress)
+        progress("writing the model", 0.9)
+        onnx.save_model(model, str(made / MODEL), save_as_external_data=True, location=DATA, size_threshold=1024)
+
+    publish(folder, write, replace=lambda old: {each.name for each in old.iterdir()} <= {MODEL, DATA})
     return folder / MODEL
 
 
@@ -81,9 +83,8 @@ class _Writer:
         if scaling != "none":
             message = f"rotary embedding is scaled by '{scaling}'"
             raise TreadleError(message, file.path, "a model without, or with a tensor rope_freqs.weight")
-        experts = [name for name in file.names() if "_exps." in name]
-        if experts:
-            raise TreadleError(f"the model is a mixture of experts ('{experts[0]}')", file.path, "dense layers")
+        if int(file.property(f"{kind}.attention.sliding_window", 0)):
+            raise TreadleError("attention sees a window of keys alone", file.path, "a model without a sliding window")
         return _Writer(file, kind, FAMILIES[kind])
 
     # Sizes
@@ -112,15 +113,15 @@ class _Writer:
 
     @property
     def epsilon(self) -> float:
-        return float(self.file.property(f"{self.kind}.attention.layer_norm_rms_epsilon", 1e-5))
+        return float(self.file.property(f"{self.kind}.attention.layer_norm_rms_epsilon"))
 
     # The model
 
     def model(self, progress: Progress) -> ModelProto:
         """The model, with its weights."""
         layers, ints = self._number("block_count"), TensorProto.INT64
-        table = self._matrix_of("token_embd.weight")
         vocabulary = self.file.rows("token_embd.weight")
+        table = self._matrix("token_embd.weight", vocabulary, self.hidden)
         kept = [f"{n}.{word}" for n in range(layers) for word in ("key", "value")]
         past = [1, self.groups, "past_sequence_length", self.head]
         grown = [1, self.groups, "total_sequence_length", self.head]
@@ -145,6 +146,9 @@ class _Writer:
         tied = "output.weight" not in self.file.names()
         head = table if tied else self._matrix("output.weight", vocabulary, self.hidden)
         self._product("output.weight", normed, head, "logits")
+        if unread := self.file.unread():
+            message = f"the file has tensors that a decoder of '{self.kind}' has no place for, such as '{unread[0]}'"
+            raise TreadleError(message, self.file.path, "dense layers, in the form of that architecture")
         graph = make_graph(
             self.nodes, f"{self.kind} of {self.file.path.stem}", inputs, outputs, [*self.weights.values()]
         )
@@ -262,10 +266,6 @@ class _Writer:
 
     def _bias(self, name: str, size: int) -> Array | None:
         return self._vector(name, size) if name in self.file.names() or self.family.biases else None
-
-    def _matrix_of(self, name: str) -> Array | Packed:
-        """A matrix of as many rows as it has."""
-        return self.file.tensor(name, (self.file.rows(name), self.hidden))
 
     def _product(self, name: str, x: str, matrix: Array | Packed, result: str = "") -> str:
         """`x` times the transpose of a matrix `[N, K]`."""

@@ -65,6 +65,7 @@ class GgufFile:
         except (OSError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
             raise TreadleError(f"the file is damaged or truncated: {error}", path, ACCEPTED) from error
         self._tensors = {each.name: each for each in self._reader.tensors}
+        self._read = set[str]()
 
     def property(self, key: str, default: Any = None) -> Any:
         """A property as a number, a text or a list of them; TreadleError for one that is missing and has no default."""
@@ -79,6 +80,10 @@ class GgufFile:
         """Of the tensors."""
         return list(self._tensors)
 
+    def unread(self) -> list[str]:
+        """Names of the tensors that nothing asked for."""
+        return [name for name in self._tensors if name not in self._read]
+
     def rows(self, name: str) -> int:
         """Of a matrix; TreadleError for one that is missing."""
         if name not in self._tensors:
@@ -91,6 +96,7 @@ class GgufFile:
         TreadleError for one that is missing, of another shape, or of a type that the library does not decode.
         """
         self.rows(name)
+        self._read.add(name)
         found, where = self._tensors[name], f"{self.path}, tensor '{name}'"
         if tuple(int(extent) for extent in reversed(found.shape)) != shape:
             own = [int(extent) for extent in reversed(found.shape)]

@@ -30,7 +30,7 @@ from treadle.frontends.common.states import appendable, state_pairs, states_attr
 from treadle.frontends.common.symbols import Input, drop_unused, symbolic_attributes
 from treadle.frontends.torch.call import Call, array_of, dtype_of, location, place
 from treadle.frontends.torch.converters import find_converter
-from treadle.frontends.torch.ranges import Bounds, Ranges, is_symbolic_number
+from treadle.frontends.torch.ranges import Bounds, Ranges, is_number, is_symbolic_number
 from treadle.shapes.states import States
 
 Constants = Mapping[str, tuple[str, torch.Tensor]]
@@ -71,8 +71,7 @@ def trusted_program(path: Path) -> ExportedProgram:
             warnings.simplefilter("ignore")
             return torch.export.load(path)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        message = f"torch.export.load: {type(error).__name__}: {lines[0]}"
+        message = f"torch.export.load: {_said(error)}"
         raise TreadleError(message, path, "what torch.export.save wrote") from error
 
 
@@ -83,10 +82,15 @@ def export(model: torch.nn.Module, example_inputs: Sequence[Any], dynamic_shapes
             warnings.simplefilter("ignore")
             return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic_shapes)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        message = f"torch.export: {type(error).__name__}: {lines[0]}"
+        message = f"torch.export: {_said(error)}"
         accepted = "a module that torch.export takes; torch.compile splits others at graph breaks"
         raise TreadleError(message, type(model).__name__, accepted) from error
+
+
+def _said(error: Exception) -> str:
+    """What an exception of PyTorch says, in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -102,8 +106,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
             warnings.simplefilter("ignore")
             return program.run_decompositions(decompositions())
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        message = f"run_decompositions of torch.export: {type(error).__name__}: {lines[0]}"
+        message = f"run_decompositions of torch.export: {_said(error)}"
         accepted = "a program that PyTorch decomposes; one that writes into tensors that are no buffers by strict=True"
         raise TreadleError(message, "compile", accepted) from error
 
@@ -117,9 +120,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _is_converted(node: fx.Node) -> bool:
     """Whether the importer takes the node as it is. What writes to its operands has no converter."""
-    value = node.meta.get("val")
-    if node.op in ("placeholder", "output") or is_symbolic_number(value) or (value is None and not node.users):
-        return True  # numbers, and what says something of them
+    if node.op in ("placeholder", "output") or is_number(node):
+        return True
     return node.op == "call_function" and (node.target is operator.getitem or find_converter(node.target) is not None)
 
 
@@ -345,9 +347,8 @@ class _Walk:
             if each.name in self.unknown:
                 error = self.unknown[each.name]
                 raise TreadleError(error.message, place(node), error.accepted)
-        value = node.meta.get("val")
-        if is_symbolic_number(value):
-            return self.ranges.extent(value, place(node))
+        if is_number(node):
+            return self.ranges.extent(node.meta["val"], place(node))
         if node.target is operator.getitem:
             return self._item(node)
         convert = find_converter(node.target)

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, cast
 
 import torch
+from torch import fx
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.errors import TreadleError
@@ -32,6 +33,13 @@ def expression(value: object) -> Any:
 def is_symbolic_number(value: object) -> bool:
     """Whether a value is a number that depends on symbols of PyTorch."""
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether a node computes with extents, or says something of them."""
+    value = node.meta.get("val")
+    asserts = value is None and not node.users
+    return node.op == "call_function" and (asserts or is_symbolic_number(value) or isinstance(value, int | float))
 
 
 def symbols_of(value: object) -> set[str]:
@@ -168,4 +176,4 @@ def _computed(value: Any, values: Mapping[str, Symbolic]) -> Symbolic:
     return _OF_NUMBERS[kind](given)
 
 
-__all__ = ["Bounds", "Ranges", "expression", "is_symbolic_number", "symbols_of"]
+__all__ = ["Bounds", "Ranges", "expression", "is_number", "is_symbolic_number", "symbols_of"]

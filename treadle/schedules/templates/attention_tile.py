@@ -176,8 +176,8 @@ def is_worth_widening(anchor: AttentionOp) -> bool:
 
     A decoder of Qwen2 0.5B's shape reads prompts of 512 tokens 5.6 times as fast as llama.cpp so, and 2.5 times by
     products (`benchmarks/results/language-2026-11-28-openvino.json` and the one without OpenVINO, two threads). MiniLM
-    takes 1.05, 1.01, 1.01 and 1.05 of the time of its products: 128 tokens with one thread, and 128, 32 and 512 with
-    two, alternating runs on the same machine."""
+    in bf16 takes 1.05, 1.01, 1.01 and 1.05 of the time of its products: 128 tokens with one thread, and 128, 32 and 512
+    with two, calls of commit 30b242ba, which has the kernel there, and of 591cfa09 in turn."""
     return anchor.type.get_element_type() == f32 or anchor.length is not None
 
 
