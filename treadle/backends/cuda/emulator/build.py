@@ -94,9 +94,11 @@ LINK = (NO_UBSAN, "-Wl,-z,defs")
 
 # The reinterpretations of CUDA programs are no undefined behaviour here, and endless loops stay endless. The overflow
 # of signed integers is undefined as in NVRTC, so that a text that relies on it shows; contraction is what --fmad is.
+# Without stubs of the linker, each instruction of a module belongs to a line of its text: a kernel that is stopped
+# inside a stub would be reported without one.
 _OF_KERNELS = (
     "-w", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-finite-loops",
-    "-fno-stack-protector",
+    "-fno-stack-protector", "-fno-plt",
 )  # fmt: skip
 _FAST = ("-O3", "-march=native", "-g1", NO_UBSAN)
 # The runtime stands in for the sanitizers' libraries.
