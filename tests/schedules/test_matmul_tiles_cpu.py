@@ -9,11 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import bf16, f32
+from xdsl.dialects.builtin import ModuleOp, bf16, f32
 from xdsl.parser import Parser
 
 from tests.helpers.graphs import Graph, name_arguments, random
 from tests.helpers.program_batch import CompiledProgram, PrintedProgram, compile_programs, print_program
+from treadle.backends.reference.run_module import run_module
+from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp, CastOp, FusedOp, MatmulOp, PackedMatmulOp, ReshapeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
@@ -161,6 +163,71 @@ def run(source: str, *inputs: Array) -> Array:
         inputs
     )
     return got
+
+
+ROUNDED = """
+func.func @main(%a: tensor<{m}x{k}xf32>, %q: tensor<{k}x{n}xui8>, %s: tensor<{n}xf32>) -> tensor<{m}x{n}xf32> {{
+  %y = graph.fused "rounded" {{
+    %b = graph.compute (%k, %n) {{
+      %0 = graph.at %q[%k, %n] : tensor<{k}x{n}xui8>
+      %1 = arith.uitofp %0 : ui8 to f32
+      %2 = graph.at %s[%n] : tensor<{n}xf32>
+      %3 = arith.mulf %1, %2 : f32
+      graph.yield %3 : f32
+    }} : tensor<{k}x{n}xf32>
+    %v = graph.matmul %a, %b {{precision = "bf16"}} : (tensor<{m}x{k}xf32>, tensor<{k}x{n}xf32>) -> tensor<{m}x{n}xf32>
+    graph.yield %v : tensor<{m}x{n}xf32>
+  }} schedule #schedule.use<"matmul_rounded_cpu", {{chunk = {chunk}, panels = {panels}}}> : tensor<{m}x{n}xf32>
+  func.return %y : tensor<{m}x{n}xf32>
+}}
+"""
+COMPUTED = {
+    "whole tiles": (64, 64, 96, 64, 3),
+    "one row": (1, 96, 40, 16, 2),
+    "odd": (35, 33, 45, 64, 1),
+    "half a panel": (20, 70, 48, 32, 1),
+    "several chunks": (100, 31, 65, 32, 2),
+    "one term": (9, 1, 16, 16, 1),
+}
+
+
+def computed_module(name: str) -> ModuleOp:
+    m, k, n, chunk, panels = COMPUTED[name]
+    source = ROUNDED.format(m=m, k=k, n=n, chunk=chunk, panels=panels)
+    module = Parser(treadle_context(), source).parse_module()
+    name_arguments(module, 3, 1)
+    return module
+
+
+def computed_operands(name: str) -> tuple[Array, Array, Array]:
+    m, k, n, *_ = COMPUTED[name]
+    return random(m, k), np.random.default_rng(3).integers(0, 256, (k, n), np.uint8), random(n, seed=2)
+
+
+@cache
+def computed_programs(target: str) -> dict[str, CompiledProgram]:
+    printed = [print_program(name, computed_module(name), target, after="schedule") for name in COMPUTED]
+    return compile_programs(printed, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", COMPUTED)
+def test_matrices_that_are_computed(name: str, target: str) -> None:
+    """A panel is rounded to pairs before it is multiplied; rows and columns that do not exist add nothing."""
+    a, q, scales = computed_operands(name)
+    (got,) = computed_programs(target)[name].run([a, q, scales])
+    wanted, limit = product_of(a, q.astype(np.float32) * scales)
+    assert (abs(got - wanted) <= limit).all()
+
+
+@pytest.mark.parametrize("stage", ["kernels", "loops"])
+def test_evaluator_of_computed_matrices(stage: str) -> None:
+    """Scalars of stage kernels, and vectors of stage loops."""
+    module, (a, q, scales) = computed_module("odd"), computed_operands("odd")
+    lower(treadle_context(), module, Target.parse(TARGETS[0]), after="schedule", to=stage)
+    (got,) = run_module(module, [a, q, scales])
+    wanted, limit = product_of(a, q.astype(np.float32) * scales)
+    assert (abs(got - wanted) <= limit).all()
 
 
 def anchor(m: int = 72, n: int = 90) -> PackedMatmulOp:

@@ -79,7 +79,7 @@ _LANES = (
 """Vectors of the CPU: masks, strides and conversions."""
 _MEMORY = ("loop.prefetch", "loop.opaque", "loop.opaque_buffer")
 """Loads that are to be done earlier, or once more."""
-_UNIT = ("loop.multiply_tiles",)
+_UNIT = ("loop.multiply_tiles", "loop.round_pair")
 """The matrix unit of a CPU's core."""
 _ARRIVE = ("loop.arrive",)
 """Counters at which the blocks of a launch arrive."""

@@ -413,13 +413,18 @@ def strides_of_suffix(compute: ComputeOp, first: int) -> list[int | None]:
 def panel_strides(compute: ComputeOp, width: int) -> tuple[int | None, int | None]:
     """How the one read of a matrix `[..., K, N]` that only moves data advances along K, and along N inside a panel
     of `width` columns."""
+    reads = compute.reads()
+    return (None, None) if len(reads) != 1 or reads[0].predicate is not None else strides_of_reads(compute, width)[0]
+
+
+@remembered
+def strides_of_reads(compute: ComputeOp, width: int) -> Sequence[tuple[int | None, int | None]]:
+    """The same of each read of a definition."""
     *_, k, n = compute.body.block.args
     panel = var("panel", 0, None) * width + var("column", 0, width - 1)
-    reads = compute.reads()
-    if len(reads) != 1 or reads[0].predicate is not None:
-        return None, None
-    position = DefinitionAccesses(compute, {n: panel}).position(reads[0])
-    return stride_along(position, k), stride_along(position, "column")
+    accesses = DefinitionAccesses(compute, {n: panel})
+    positions = [accesses.position(at) for at in compute.reads()]
+    return [(stride_along(position, k), stride_along(position, "column")) for position in positions]
 
 
 @remembered

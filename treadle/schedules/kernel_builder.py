@@ -33,6 +33,7 @@ from treadle.dialects.loop import (
     LoadOp,
     MmaOp,
     MultiplyTilesOp,
+    RoundPairOp,
     RoundTf32Op,
     Space,
     StoreOp,
@@ -447,6 +448,10 @@ class KernelBuilder(DefinitionBuilder):
     def round_tf32(self, fragment: SSAValue) -> SSAValue:
         """Floats as tensor cores take them: see `loop.round_tf32`."""
         return self.insert(RoundTf32Op(fragment))
+
+    def round_pair(self, even: Scalar, odd: Scalar) -> Scalar:
+        """Two floats as neighbours of a panel of bf16: see `loop.round_pair`."""
+        return self.insert(RoundPairOp(even, odd))
 
     def arrive(self, counters: SSAValue, at: IndexLike, blocks: int) -> SSAValue:
         """Whether the block is the last one of some to come here: see `loop.arrive`."""

@@ -253,6 +253,11 @@ class Template(ABC):
         del anchor, target
         return True
 
+    def keeps_whole(self, anchor: Anchor) -> bool:
+        """Whether an operator that it schedules stays one for it, rather than become those that it is made of."""
+        del anchor
+        return True
+
     @abstractmethod
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         """The scheduled kernel of the anchor alone, taking the anchor's operands."""
@@ -294,6 +299,12 @@ class Template(ABC):
     def of_part(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """The choices for an anchor of which often only a part is needed, from those of a smaller one; the same unless
         overridden."""
+        del anchor, target
+        return choices
+
+    def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+        """The choices whose kernel does for an anchor what that of these choices does in a call that computes as much
+        of a larger one: the same unless overridden, since what a block does is known from the larger one."""
         del anchor, target
         return choices
 

@@ -73,7 +73,7 @@ TILE = '%T, %i, %j = "test.op"() : () -> (memref<2x16xvector<16xf32>, #loop.spac
 UNIT = """
 %acc = "test.op"() : () -> memref<16x32xf32, #loop.space<register>>
 %rows, %bytes = "test.op"() : () -> (memref<16x64xbf16, #loop.space<register>>, memref<16x64xui8>)
-%panels, %i = "test.op"() : () -> (memref<2x32x32x2xbf16>, index)
+%panels, %words, %i = "test.op"() : () -> (memref<2x32x32x2xbf16>, memref<32x32xi32>, index)
 """
 PRODUCT_TYPES = "memref<16x32xf32, #loop.space<register>>, memref<16x64xbf16, #loop.space<register>>, "
 PRODUCT = f"""loop.multiply_tiles %acc[%i, %i] = %rows[%i, %i] * %panels[%i, %i, %i, %i]
@@ -168,6 +168,12 @@ GOOD = [
     UNIT + PRODUCT.replace("AHEAD", ""),
     UNIT + PRODUCT.replace("AHEAD", " ahead %i lines 8"),
     UNIT + PRODUCT.replace("AHEAD", "").replace("[0] apart 32", "[0, 96] apart 4096"),
+    UNIT
+    + PRODUCT.replace("AHEAD", "")
+    .replace("panels[%i, %i, %i, %i]", "words[%i, %i]")
+    .replace("2x32x32x2xbf16", "32x32xi32"),
+    VALUES + "%r = loop.round_pair %v, %v : f32 -> i32",
+    VALUES + "%r = loop.round_pair %w, %z : vector<16xf32> -> vector<16xi32>",
     TILES + "%r = loop.round_tf32 %x : vector<4x1xf32>",
     dispatch("e0 <= 8 ? 0 : 1"),
     dispatch("e0 <= 8 ? 0 : (e0 <= 16 ? 1 : 0)", PREDICTED),
@@ -227,6 +233,8 @@ REJECTED = [
     (VALUES + "%r = loop.lane_compare olt, %m, %m : vector<16xi1>", "expected two vectors of floats of one type"),
     (VALUES + "%r = loop.lane_compare olt, %w, %z : f32", "expected a vector, got f32"),
     (VALUES + "%r = loop.lane_select %short, %w, %z : vector<16xf32>", "operand is used with type vector<16xi1>"),
+    (VALUES + "%r = loop.round_pair %w, %z : vector<16xf32> -> vector<8xi32>", "expected as many i32"),
+    (VALUES + "%r = loop.round_pair %v, %v : f32 -> vector<2xi32>", "expected as many i32"),
     (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<8xi8>", "expected as many lanes"),
     (VALUES + "%r = loop.lane_convert %w : vector<16xf32> to vector<16xi32>", "expected i8 or ui8"),
     (VALUES + "%r = loop.lane_convert %m : vector<16xi1> to vector<16xi32>", "expected a vector of i8, ui8, i32, f32"),

@@ -51,6 +51,33 @@ def test_products_agree(bits: int, zeros: bool, target: str) -> None:
         np.testing.assert_allclose(got, wanted, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("unit", ["amx", "vnni_bf16", "none"])
+@pytest.mark.parametrize(("bits", "terms", "columns"), [(4, 192, 128), (8, 130, 70)])
+def test_products_of_bf16_agree(bits: int, terms: int, columns: int, unit: str) -> None:
+    """Calls of few rows, whose products are of f32, and of many, which a core's unit multiplies in tiles: both read the
+    same weights, whose operands may be rounded to bf16."""
+    onnx = model(40, terms, columns, bits, 32, zeros=True)
+    session = onnxruntime.InferenceSession(onnx.SerializeToString())
+    x = RANDOM.uniform(-1, 1, (40, terms)).astype(np.float32)
+    wanted = np.asarray(session.run(None, {"x": x})[0])
+    weights = [np.asarray(session.run(None, {"x": part})[0])[:, :columns] for part in unit_rows(terms)]
+    limit = 2.0**-7 * np.abs(x) @ np.abs(np.concatenate(weights)[:terms])
+    shapes = {"x": (treadle.Dim("rows", 1, 40), terms)}
+    onnx.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    target = f"cpu{{matrix_unit={unit}}}"
+    with treadle.compile(onnx, target, shapes=shapes, precision="bf16", threads=2) as compiled:
+        for rows in (1, 9, 40):
+            (got,) = compiled(x[:rows])
+            assert (np.abs(got - wanted[:rows]) <= limit[:rows] + 2.0**-8 * np.abs(wanted[:rows])).all()
+
+
+def unit_rows(terms: int) -> list[np.ndarray]:
+    """Rows of the identity matrix, 40 at a time, with zeros behind: their products are the matrix."""
+    padded = np.zeros((-(-terms // 40) * 40, terms), np.float32)
+    padded[:terms] = np.eye(terms)
+    return np.split(padded, len(padded) // 40)
+
+
 def test_weights_of_4_bits_take_half_a_byte(tmp_path: Path) -> None:
     """And a scale of 4 bytes each block."""
     with treadle.compile(model(1, 512, 256, 4, 32, zeros=False)) as compiled:

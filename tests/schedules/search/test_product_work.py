@@ -37,6 +37,25 @@ func.func @main(%x: tensor<ROWSx96xf32>, %w: tensor<96x480xf32>) -> tensor<ROWSx
 }"""
 
 
+COMPUTED = """
+func.func @main(%x: tensor<4x96xf32>, %w: tensor<96x480xui8>, %s: tensor<3x480xf32>) -> tensor<4x480xf32> {
+  %y = graph.fused "bytes" {
+    %t = graph.compute (%k, %n) {
+      %a = graph.at %w[%k, %n] : tensor<96x480xui8>
+      %f = arith.uitofp %a : ui8 to f32
+      %c32 = arith.constant 32 : index
+      %b = arith.divui %k, %c32 : index
+      %c = graph.at %s[%b, %n] : tensor<3x480xf32>
+      %p = arith.mulf %f, %c : f32
+      graph.yield %p : f32
+    } : tensor<96x480xf32>
+    %m = graph.matmul %x, %t : (tensor<4x96xf32>, tensor<96x480xf32>) -> tensor<4x480xf32>
+    graph.yield %m : tensor<4x480xf32>
+  } : tensor<4x480xf32>
+  func.return %y : tensor<4x480xf32>
+}"""
+
+
 def works(text: str, **choices: Choice) -> tuple[Work, Work]:
     """By the choices, and counted."""
     module, choices = parse(text), {"pack": False, "passes": 1} | choices
@@ -65,6 +84,14 @@ def test_plain_products(rows: int, tile: int, vectors: int, chunk: int):
 def test_strided_operands_cost_a_load_an_element_unless_packed(pack: bool):
     predicted, counted = works(BATCH, rows=8, vectors=3, chunk=64, pack=pack)
     assert cpu_seconds(predicted, CPU) == pytest.approx(cpu_seconds(counted, CPU), rel=0.3)
+
+
+@pytest.mark.parametrize(("tile", "vectors"), [(1, 4), (4, 3)])
+def test_what_computes_a_matrix_is_counted(tile: int, vectors: int):
+    predicted, counted = works(COMPUTED, rows=tile, vectors=vectors, chunk=4)
+    assert cpu_seconds(predicted, CPU) == pytest.approx(cpu_seconds(counted, CPU), rel=0.3)
+    bytes_read = 96 * 480 * (1 + 4 / 32)
+    assert predicted.reuse[0].traffic * CPU.cores == pytest.approx(bytes_read * 4 / tile, rel=0.5)
 
 
 def test_panels_of_rows_are_transposed():

@@ -12,7 +12,15 @@ from xdsl.ir import SSAValue
 from treadle.backends.c_like.language import FLOAT_COMPARISONS, Precedence
 from treadle.backends.c_like.scalars import constant_integer, splat_number
 from treadle.backends.c_like.values import Text, Values, Writers, relation
-from treadle.dialects.loop import LaneCompareOp, LaneConvertOp, LaneLookupOp, LaneMaskOp, LaneSelectOp, StridedLoadOp
+from treadle.dialects.loop import (
+    LaneCompareOp,
+    LaneConvertOp,
+    LaneLookupOp,
+    LaneMaskOp,
+    LaneSelectOp,
+    RoundPairOp,
+    StridedLoadOp,
+)
 
 
 class Vectors:
@@ -29,6 +37,7 @@ class Vectors:
             (LaneSelectOp, self._lane_select),
             (LaneConvertOp, self._lane_convert),
             (LaneLookupOp, self._lane_lookup),
+            (RoundPairOp, self._round_pair),
             (StridedLoadOp, self._strided_load),
             (vector.BroadcastOp, self._broadcast),
             (vector.ExtractOp, self._extract),
@@ -79,6 +88,10 @@ class Vectors:
         function = self._language.function("lookup", op.result.type)
         entries = ", ".join(self._language.literal(f32, entry) for entry in op.entries())
         return Text(f"{function}({self._values.at(op.source)}, {entries})")
+
+    def _round_pair(self, op: RoundPairOp) -> Text:
+        function = self._language.function("round_pair", op.even.type)
+        return Text(f"{function}({self._values.at(op.even)}, {self._values.at(op.odd)})")
 
     def _strided_load(self, op: StridedLoadOp) -> Text:
         type = op.result.type

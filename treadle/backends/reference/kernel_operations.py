@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import arith, vector
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, MemRefType, VectorType
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, MemRefType, VectorType, bf16
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects import loop
@@ -22,6 +22,7 @@ from treadle.dialects.loop import (
     LaneLookupOp,
     LaneMaskOp,
     LaneSelectOp,
+    RoundPairOp,
     RoundTf32Op,
     Space,
     SpaceAttr,
@@ -218,6 +219,8 @@ def vector_expression(op: Operation) -> str | None:
         return f"np.array({list(op.entries())}, np.float32)[{{0}} & 15]"
     if isinstance(op, LaneSelectOp):
         return "np.where({0}, {1}, {2})"
+    if isinstance(op, RoundPairOp):
+        return "round_pair({0}, {1})"
     if isinstance(op, RoundTf32Op):
         return "round_tf32({0})"
     if isinstance(op, vector.FMAOp):
@@ -386,6 +389,14 @@ def round_tf32(values: Array) -> Array:
     return np.where(np.isfinite(values), rounded, values)
 
 
+def round_pair(even: Array, odd: Array) -> Array:
+    """`loop.round_pair`, of numbers or of vectors."""
+    with np.errstate(over="ignore"):
+        low, high = (np.asarray(each, np.float32).astype(scalar_dtype(bf16)) for each in (even, odd))
+    bits = low.view(np.uint16).astype(np.uint32) | high.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return bits.view(np.int32)[()]
+
+
 def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
     """`loop.mma`: lanes bring fragments of A, B and C, and get those of the product."""
     a, b, c = (np.stack(each) for each in zip(*lanes, strict=True))
@@ -403,7 +414,7 @@ def multiply(lanes: Sequence[Any]) -> Sequence[Any]:
     return list(after.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(WARP, 2, 2))
 
 
-TILES: dict[str, object] = {"start": start, "land": land, "round_tf32": round_tf32}
+TILES: dict[str, object] = {"start": start, "land": land, "round_tf32": round_tf32, "round_pair": round_pair}
 """What the generated text calls."""
 
 
@@ -421,6 +432,8 @@ def unit_product(
     never stored."""
     rows, columns, depth = op.extents
     left_rows, whole = op.left, loop.whole_row(op.elements[0])
+    elements = op.panel_elements
+    in_words = elements < depth * columns
     places = [step * left_rows.apart + tap for step in range(op.steps // len(left_rows.taps)) for tap in left_rows.taps]
     side = loop.SIDE_BY_SIDE[op.elements[1]]
     sums = scalar_dtype(loop.SUMS[op.elements[0]])
@@ -428,11 +441,12 @@ def unit_product(
     def product(acc: Buffer, row: int, a: Buffer, first: int, b: Buffer, start: int) -> None:
         begins = range(first, first + rows * left_rows.stride, left_rows.stride)
         lines = [[x for at in places for x in a[begin + at : begin + at + whole]] for begin in begins]
-        panel = b[start : start + depth * columns]
+        panel = b[start : start + elements]
         if any(value is None for line in (*lines, panel) for value in line):
             unset()
         left = np.array(lines).astype(sums)
-        right = np.array(panel).reshape(depth // side, columns, side).swapaxes(1, 2).reshape(depth, columns)
+        held = np.array(panel, "<i4").view(scalar_dtype(op.elements[1])) if in_words else np.array(panel)
+        right = held.reshape(depth // side, columns, side).swapaxes(1, 2).reshape(depth, columns)
         acc[row : row + rows * columns] = list(_total(left, right.astype(sums)).reshape(-1))
 
     return product

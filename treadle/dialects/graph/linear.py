@@ -37,6 +37,7 @@ from treadle.dialects.graph.dtypes import is_float, ui8
 from treadle.dialects.graph.elementwise import convert
 
 _BYTES = (i8, ui8)
+_PRECISIONS = (StringAttr("tf32"), StringAttr("bf16"))
 
 
 @irdl_op_definition
@@ -47,7 +48,8 @@ class MatmulOp(Operator):
     %c = graph.matmul %a, %b : (tensor<12x128x64xf32>, tensor<12x64x128xf32>) -> tensor<12x128x128xf32>
     ```
     Transposes are separate operators, which fuse as index-only prologues. The sum of f16 and bf16 runs in f32 and is
-    rounded once. `precision = "tf32"` allows tensor cores to round operands of f32 to 10 bits of mantissa. With
+    rounded once. `precision = "tf32"` allows tensor cores to round operands of f32 to 10 bits of mantissa,
+    `precision = "bf16"` the matrix units of CPUs to round them to bf16. With
     `sums = i32` operands are bytes, each of which may be signed or not, and the result is i32, which wraps:
     ```mlir
     %c = graph.matmul %a, %b {sums = i32} : (tensor<128x384xui8>, tensor<384x64xi8>) -> tensor<128x64xi32>
@@ -79,8 +81,8 @@ class MatmulOp(Operator):
             fits = sums == i32 and element in _BYTES and other in _BYTES
             require(fits, f"sums of {sums} of {element} and {other}: only i32 of i8 and ui8 are known")
         precision = properties.get("precision")
-        allowed = precision is None or (precision == StringAttr("tf32") and element == f32)
-        require(allowed, f'precision {precision} of {element}: only "tf32" of f32 is known')
+        allowed = precision is None or (precision in _PRECISIONS and element == f32)
+        require(allowed, f'precision {precision} of {element}: only "tf32" and "bf16" of f32 are known')
         message = f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows"
         require(a[-1] == b[-2], message, f"as many rows of the second operand as the first has columns: {a[-1]}")
         batch = a[:-2] or b[:-2]

@@ -34,6 +34,7 @@ from treadle.dialects.loop.tiles import (
     LoadMatrixOp,
     MmaOp,
     MultiplyTilesOp,
+    RoundPairOp,
     RoundTf32Op,
     TileRows,
     WarpReduceOp,
@@ -56,8 +57,8 @@ LOOP = Dialect(
     [
         OpaqueBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
         KernelOp, LaneCompareOp, LaneConvertOp, LaneLookupOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp,
-        MultiplyTilesOp, PrefetchOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, TransposeOp, WaitOp,
-        WarpReduceOp, YieldOp,
+        MultiplyTilesOp, PrefetchOp, RoundPairOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, TransposeOp,
+        WaitOp, WarpReduceOp, YieldOp,
     ],
     [SpaceAttr, SwizzleAttr],
 )  # fmt: skip
@@ -92,6 +93,7 @@ __all__ = [
     "OpaqueBufferOp",
     "OpaqueOp",
     "PrefetchOp",
+    "RoundPairOp",
     "RoundTf32Op",
     "Space",
     "SpaceAttr",

@@ -161,10 +161,10 @@ def _(op: LoadMatrixOp) -> list[Access]:
 
 @accesses.register
 def _(op: MultiplyTilesOp) -> list[Access]:
-    rows, columns, depth = op.extents
+    rows, columns, _ = op.extents
     sums = Access(op.acc, op.acc_indices, rows * columns, True, lanes=1)
     left = Access(op.a, op.a_indices, op.reach, False, lanes=1)
-    return [sums, left, Access(op.b, op.b_indices, depth * columns, False, lanes=1)]
+    return [sums, left, Access(op.b, op.b_indices, op.panel_elements, False, lanes=1)]
 
 
 def buffer_bytes(type: MemRefType) -> int:

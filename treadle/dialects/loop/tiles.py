@@ -27,6 +27,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
+    EqAttrConstraint,
     IRDLOperation,
     VarConstraint,
     irdl_op_definition,
@@ -247,6 +248,37 @@ SIDE_BY_SIDE: Mapping[Attribute, int] = {bf16: 2, i8: 4, ui8: 4}
 """Elements of a column that lie side by side in 4 bytes, by element type."""
 
 
+@irdl_op_definition
+class RoundPairOp(IRDLOperation):
+    """Two floats rounded to bf16, side by side in 4 bytes, the first in the lower two: of numbers, or lane by lane.
+
+    ```mlir
+    %both = loop.round_pair %even, %odd : f32 -> i32
+    ```
+    As products on a CPU's matrix unit read neighbours along K (`loop.multiply_tiles`). Ties are rounded to even, a NaN
+    stays one; subnormal numbers may count as zeros. Rejected: operands that are not f32 or vectors of it, a result that
+    is not as many i32.
+    """
+
+    name = "loop.round_pair"
+    T: ClassVar = VarConstraint("T", EqAttrConstraint(f32) | VectorType.constr(f32))
+    even = operand_def(T)
+    odd = operand_def(T)
+    result = result_def(EqAttrConstraint(i32) | VectorType.constr(i32))
+    traits = traits_def(Pure())
+    assembly_format = "$even `,` $odd attr-dict `:` type($even) `->` type($result)"
+
+    def __init__(self, even: SSAValue, odd: SSAValue):
+        lanes = even.type.get_shape() if isinstance(even.type, VectorType) else None
+        super().__init__(operands=[even, odd], result_types=[i32 if lanes is None else VectorType(i32, lanes)])
+
+    def verify_(self) -> None:
+        source, result = self.even.type, self.result.type
+        lanes = source.get_shape() if isinstance(source, VectorType) else None
+        if lanes != (result.get_shape() if isinstance(result, VectorType) else None):
+            raise VerifyException(f"pairs of {source} as {result}: expected as many i32")
+
+
 class ProductEffect(MemoryEffect):
     """Writes the buffer that is the first operand, and reads the others."""
 
@@ -302,9 +334,10 @@ class MultiplyTilesOp(IRDLOperation):
     channels are apart. Steps and rows may overlap.
 
     The panel begins at the element of `b`, and has 4 bytes of each column side by side: its element [k, c] is the
-    `(k / p * columns + c) * p + k % p`-th, p being 2 for bf16 and 4 for bytes. Sums of bf16 run in f32: even and odd
-    terms of each 64 bytes of a row by themselves, and what both give is added to the sum before; subnormal numbers may
-    count as zeros. Those of bytes are exact unless they leave i32.
+    `(k / p * columns + c) * p + k % p`-th, p being 2 for bf16 and 4 for bytes. A panel of i32 has these 4 bytes as one
+    element, of the left operand's type: pairs of bf16, as `loop.round_pair` gives them. Sums of bf16 run in f32: even
+    and odd terms of each 64 bytes of a row by themselves, and what both give is added to the sum before; subnormal
+    numbers may count as zeros. Those of bytes are exact unless they leave i32.
 
     With `ahead %offset lines N`, N cache lines from an element of `b` on, which may lie outside of it, are fetched with
     each 64 bytes of a row.
@@ -358,9 +391,18 @@ class MultiplyTilesOp(IRDLOperation):
 
     @property
     def elements(self) -> tuple[Attribute, Attribute]:
-        """The element types of the operands."""
+        """The element types of the operands that are multiplied."""
         assert isinstance(self.a.type, MemRefType) and isinstance(self.b.type, MemRefType)
-        return self.a.type.get_element_type(), self.b.type.get_element_type()
+        left, right = self.a.type.get_element_type(), self.b.type.get_element_type()
+        return left, left if right == i32 else right
+
+    @property
+    def panel_elements(self) -> int:
+        """The elements of `b` that are read."""
+        assert isinstance(self.b.type, MemRefType)
+        _, columns, depth = self.extents
+        together = SIDE_BY_SIDE[self.elements[0]] if self.b.type.get_element_type() == i32 else 1
+        return depth * columns // together
 
     @property
     def extents(self) -> tuple[int, int, int]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType, bf16, f16, f32, f64, i32
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, StringAttr, TensorType, bf16, f16, f32, f64, i32
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from treadle.dialects.graph import CastOp, ConvOp, MatmulOp, Operator, PoolOp
+from treadle.dialects.graph import CastOp, ComputeOp, ConstantOp, ConvOp, MatmulOp, Operator, PoolOp
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_quantized_products import is_byte_difference, is_constant
 from treadle.passes.graph.rewriting import read_wide, replace_with, shape_of, tensor
@@ -31,6 +31,21 @@ def _off_unit(op: Operator, target: Target) -> bool:
     return not (is_static and is_constant(op.w) and is_byte_difference(op.x))
 
 
+def _by_dequantized(op: Operator, target: Target) -> bool:
+    """Where a product's matrix is computed from constants, as those of few bits are: kernels of few rows dequantise it
+    where they multiply, which roundings would delay, and those of many round it to tiles of the unit."""
+    return isinstance(op, MatmulOp) and not isinstance(op.b.owner, ConstantOp) and _is_computed(op.b)
+
+
+def _is_computed(value: SSAValue) -> bool:
+    """Whether a tensor is computed from constants alone."""
+    op = value.owner
+    if isinstance(op, ConstantOp):
+        return True
+    read = op.tensors() if isinstance(op, ComputeOp) else op.operands if isinstance(op, Operator) else ()
+    return bool(read) and all(map(_is_computed, read))
+
+
 @dataclass(frozen=True)
 class Rule:
     """In which type operators of a class compute where their operands and result are of one of `elements`, and
@@ -40,15 +55,18 @@ class Rule:
     elements: tuple[Attribute, ...]
     computes_in: Attribute
     where: Callable[[Operator, Target], bool] | None = None
-    reads_source: bool = False
-    """Whether operands that were rounded from `computes_in` are read as they were before."""
+    reads_source: tuple[int, ...] = ()
+    """Operands that, where they were rounded from `computes_in`, are read as they were before."""
     gives_exact: bool = False
     """Whether readers that widen the result to `computes_in` get what it is rounded from."""
+    precision: str | None = None
+    """To what kernels may round operands: the new operator's `precision`."""
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(MatmulOp, (bf16,), f32, _by_dequantized, reads_source=(1,), gives_exact=True, precision="bf16"),
     Rule(MatmulOp, (f16, bf16), f32),
-    Rule(ConvOp, (bf16,), f32, _beside_products, reads_source=True, gives_exact=True),
+    Rule(ConvOp, (bf16,), f32, _beside_products, reads_source=(0, 1), gives_exact=True),
     Rule(PoolOp, (bf16,), f32, _beside_products, gives_exact=True),
     Rule(ConvOp, (i32,), f64, _off_unit),
 )
@@ -111,13 +129,15 @@ def _compute_in(op: Operator, rule: Rule) -> None:
     casts = [CastOp(operand, rule.computes_in) for operand in op.operands]
     operands, types = [cast.result for cast in casts], [TensorType(rule.computes_in, op.shape)]
     exact = op.__class__.create(operands=operands, result_types=types, properties=op.properties)
+    if rule.precision is not None:
+        exact.properties["precision"] = StringAttr(rule.precision)
     rounding = CastOp(exact.results[0], op.type.get_element_type())
     replace_with(op, [*casts, exact, rounding])
     if rule.gives_exact:
         read_wide(rounding.result, exact.results[0])
         _erase_unread(rounding)
-    for cast in casts if rule.reads_source else ():
-        _read_source(cast)
+    for position in rule.reads_source:
+        _read_source(casts[position])
 
 
 def _read_source(cast: CastOp) -> None:

@@ -23,7 +23,7 @@ def is_one_kernel(op: Operator) -> bool:
 def has_template(op: WholeOp, target: Target) -> bool:
     """Whether a template of the target is made for such an operator, which then stays whole."""
     templates = (t for t in TEMPLATES.values() if t.runs_on(target) and not t.takes_all)
-    return any(t.fits(op) and t.has_default(op, target) for t in templates)
+    return any(t.fits(op) and t.has_default(op, target) and t.keeps_whole(op) for t in templates)
 
 
 __all__ = ["has_template", "is_one_kernel"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, i64
@@ -16,10 +17,21 @@ from treadle.dialects.effects import Convergent, accesses, is_pure
 from treadle.dialects.graph import RequiredAttr
 from treadle.dialects.graph.extents import Extents
 from treadle.dialects.graph.fused import Constraint, dimension
-from treadle.dialects.loop import AllocOp, ArriveOp, KernelOp, LoadOp, Space, SpaceAttr, StoreOp, type_of
+from treadle.dialects.loop import (
+    AllocOp,
+    ArriveOp,
+    KernelOp,
+    LoadOp,
+    MultiplyTilesOp,
+    Space,
+    SpaceAttr,
+    StoreOp,
+    type_of,
+)
 from treadle.index.algebra import always_less, span_of
 from treadle.index.expr import Div, Expr, Monomial, Var, floordiv, mod, sum_of, var
 from treadle.index.reader import IndexReader
+from treadle.passes.loop.kernels import constant_index
 from treadle.passes.loop.loop_iterations import Iterations, value_of
 from treadle.passes.loop.private_buffers import is_of_launch, is_private
 
@@ -111,9 +123,31 @@ def agree(kernel: KernelOp, reader: IndexReader, e: Expr) -> bool:
 
 def is_accessed_by_element(alloc: AllocOp) -> bool:
     """Whether nobody but one thread's loads and stores accesses a buffer."""
+    return _is_of_thread(alloc) and all(isinstance(use.operation, LoadOp | StoreOp) for use in alloc.buffer.uses)
+
+
+def _is_accessed_in_parts(alloc: AllocOp) -> bool:
+    """The same, but for products of tiles that read what lies under one first index."""
+    uses = ((use.operation, use.index) for use in alloc.buffer.uses)
+    return _is_of_thread(alloc) and all(isinstance(op, LoadOp | StoreOp) or _reads_part(op, n) for op, n in uses)
+
+
+def _is_of_thread(alloc: AllocOp) -> bool:
     space = type_of(alloc.buffer).memory_space
-    is_of_thread = isinstance(space, SpaceAttr) and space.data is Space.REGISTER
-    return is_of_thread and all(isinstance(use.operation, LoadOp | StoreOp) for use in alloc.buffer.uses)
+    return isinstance(space, SpaceAttr) and space.data is Space.REGISTER
+
+
+def _reads_part(op: Operation, operand: int) -> bool:
+    """Whether an operation is a product of which an operand is the left one, in one part of the buffer."""
+    if not isinstance(op, MultiplyTilesOp) or op.operands[operand] is not op.a:
+        return False
+    inner = [constant_index(index) for index in op.a_indices[1:]]
+    return op.acc is not op.a and not any(inner) and op.reach <= prod(type_of(op.a).get_shape()[1:])
+
+
+def _read_at(op: LoadOp | MultiplyTilesOp) -> Sequence[SSAValue]:
+    """The index of what an operation reads of such a buffer; of a part, that of its first element."""
+    return op.a_indices if isinstance(op, MultiplyTilesOp) else op.indices
 
 
 def constraint_on(alloc: AllocOp, index: Sequence[Expr], least: Expr, extent: int) -> Constraint | None:
@@ -223,7 +257,7 @@ class Levels:
                     return []
                 self._stores[use.operation] = self._conditions(use.operation, required.data)
         found = list(self._levels())
-        allocs = [op for op in self._kernel.body.walk() if isinstance(op, AllocOp) and is_accessed_by_element(op)]
+        allocs = [op for op in self._kernel.body.walk() if isinstance(op, AllocOp) and _is_accessed_in_parts(op)]
         # Backwards, since a buffer may be read only for what is stored to a later one.
         for alloc in reversed(allocs):
             found = self._with_waiting(alloc) or found
@@ -231,7 +265,7 @@ class Levels:
 
     def _with_waiting(self, alloc: AllocOp) -> Sequence[RequiredLevel] | None:
         """The levels if only some elements of a buffer are required; None where that is not known."""
-        loads = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, LoadOp)]
+        loads = _readers(alloc.buffer)
         stores = [use.operation for use in alloc.buffer.uses if isinstance(use.operation, StoreOp)]
         for constraints in dict.fromkeys(each for load in loads for each in self._possible(alloc, load)):
             self._waiting[alloc.buffer] = constraints
@@ -243,10 +277,10 @@ class Levels:
             self._stores = {store: own for store, own in self._stores.items() if store not in stores}
         return None
 
-    def _possible(self, alloc: AllocOp, load: LoadOp) -> Iterator[tuple[Constraint, ...]]:
+    def _possible(self, alloc: AllocOp, load: LoadOp | MultiplyTilesOp) -> Iterator[tuple[Constraint, ...]]:
         """Constraints on a buffer that the loops around a load would have if they skipped what stores to it, inwards
         ones first; a loop that a buffer carries nothing through may skip anyway."""
-        index = [self._reader.read(i) for i in load.indices]
+        index = [self._reader.read(i) for i in _read_at(load)]
         for loop in _loops_between(load, alloc):
             if is_private(alloc.buffer, loop):
                 continue
@@ -259,11 +293,13 @@ class Levels:
 
     def _reads_required(self, buffer: SSAValue, levels: Sequence[RequiredLevel]) -> bool:
         """Whether every load of a buffer is in levels that run only where what it reads is required."""
-        loads = (use.operation for use in buffer.uses if isinstance(use.operation, LoadOp))
+        loads = _readers(buffer)
         return all(self._is_tested(load, constraint, levels) for load in loads for constraint in self._waiting[buffer])
 
-    def _is_tested(self, load: LoadOp, constraint: Constraint, levels: Sequence[RequiredLevel]) -> bool:
-        read = constraint.at([self._reader.read(i) for i in load.indices])
+    def _is_tested(
+        self, load: LoadOp | MultiplyTilesOp, constraint: Constraint, levels: Sequence[RequiredLevel]
+    ) -> bool:
+        read = constraint.at([self._reader.read(i) for i in _read_at(load)])
         if _always_holds(Condition(read, constraint.extent, 0)):
             return True
         around = (level for level in levels if level.block.is_ancestor(load))
@@ -322,8 +358,8 @@ class Levels:
         return self._only_stores(loop, loop.body.block)
 
     def _only_stores(self, op: scf.ForOp | scf.IfOp, block: Block) -> bool:
-        """Whether a block of an operation has a loop in it, and does nothing but store results."""
-        if op.results or not any(isinstance(inner, scf.ForOp) for inner in block.walk()):
+        """Whether a block of an operation has a loop or a product of tiles inside, and only stores results."""
+        if op.results or not any(isinstance(inner, scf.ForOp | MultiplyTilesOp) for inner in block.walk()):
             return False
         if self._kernel.threads.value.data > 1 and any(op.has_trait(Convergent) for op in block.walk()):
             return False
@@ -366,6 +402,10 @@ class Levels:
         each = [[least for c in conditions for least in _least(c, is_inner)] for conditions in stores]
         common = reduce(_common, each) if each else []
         return [c for c in common if not _always_holds(c)]
+
+
+def _readers(buffer: SSAValue) -> list[LoadOp | MultiplyTilesOp]:
+    return [use.operation for use in buffer.uses if isinstance(use.operation, LoadOp | MultiplyTilesOp)]
 
 
 def _is_made_in(buffer: SSAValue, block: Block) -> bool:

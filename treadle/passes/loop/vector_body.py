@@ -21,6 +21,7 @@ from treadle.dialects.loop import (
     LaneMaskOp,
     LaneSelectOp,
     LoadOp,
+    RoundPairOp,
     StoreOp,
     StridedLoadOp,
     StridedStoreOp,
@@ -181,6 +182,8 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
         return _conversion(op, operands[0])
     if isinstance(op, _CONVERSIONS):
         return _of_numbers(op, operands[0])
+    if isinstance(op, RoundPairOp):
+        return RoundPairOp(*operands)
     if isinstance(op, arith.CmpfOp):
         return _comparison(op, operands)
     if isinstance(op, arith.SelectOp) and result in IN_MEMORY:

@@ -49,6 +49,7 @@ from treadle.schedules.search.programs import Replayed, replay
 from treadle.schedules.template import Anchor, Choices, Template
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_cpu import MatmulCpu, equal_panels
+from treadle.schedules.work.cpu_work import Work
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.shapes.dim import Dim, parse_dim
@@ -326,10 +327,17 @@ class PointTimes:
             # What is too small for its template, such as one window, takes at most as long as the next larger call.
             if call in calls or larger.seconds == inf:
                 if (use, call) not in self._known:
-                    self._known[use, call] = self._at_point(lambda instance: _if_fitting(use, instance), call)
+                    self._known[use, call] = self._at_point(partial(self._in_call, use), call)
                 known = self._known[use, call]
                 larger = found[call] = larger if known.seconds == inf else known
         return found
+
+    def _in_call(self, use: UseAttr, instance: Anchor) -> UseAttr:
+        """A decision for an instance; TreadleError where its template does not fit it, such as of one window."""
+        template = TEMPLATES[use.template.data]
+        if not isinstance(instance, MatmulOp) and not template.fits(instance):
+            raise TreadleError(f"template {template.name!r} does not schedule a part of {instance.name}")
+        return UseAttr.get(template.name, template.in_call(instance, use.knobs(), self._target))
 
     def _of_panels(self, choices: Choices, calls: Sequence[CallShape]) -> dict[CallShape, AtPoint]:
         """Of kernels of `matmul_cpu`, which skip blocks of a grid that is the whole product's."""
@@ -349,7 +357,12 @@ class PointTimes:
         instance, target = self.instance(call), self._target
         try:
             work = work_of(Group(instance), replayed(instance), target)
-            return AtPoint(predicted_seconds(work, target), busy(work.blocks, max(1, places_of(work, target))))
+            # Beside kernels of `matmul_cpu`.
+            if isinstance(work, Work) and isinstance(self.anchor, MatmulOp | PackedMatmulOp):
+                seconds = cpu_seconds(work, target, UNHIDDEN)
+            else:
+                seconds = predicted_seconds(work, target)
+            return AtPoint(seconds, busy(work.blocks, max(1, places_of(work, target))))
         except TreadleError:
             return AtPoint(inf, 1.0)
 
@@ -373,10 +386,3 @@ class AtPoints:
 
 def _volume(call: CallShape) -> tuple[int, tuple[int, ...]]:
     return prod(call.shape) * call.terms, call.shape
-
-
-def _if_fitting(use: UseAttr, instance: Anchor) -> UseAttr:
-    """A decision; TreadleError where its template does not fit an instance, such as of one window."""
-    if not isinstance(instance, MatmulOp) and not TEMPLATES[use.template.data].fits(instance):
-        raise TreadleError(f"template {use.template.data!r} does not schedule a part of {instance.name}")
-    return use

@@ -12,7 +12,7 @@ from treadle.errors import TreadleError
 from treadle.schedules.occupancy import occupancy_of
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.programs import Replayed
-from treadle.schedules.work.cpu_work import Work
+from treadle.schedules.work.cpu_work import OPERATIONS_PER_CYCLE, Work
 from treadle.schedules.work.gpu_work import AnyWork, GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
@@ -64,7 +64,7 @@ def cpu_terms(work: Work, target: Target, seen: Seen = PREFETCHED) -> dict[str, 
     resources = ("arithmetic", "loads and stores", "stores", "sums in sequence", "at least a cycle")
     terms: dict[str, float] = dict.fromkeys(resources, 0.0)
     for b in work.bodies:
-        cycles = (b.operations / 2, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
+        cycles = (b.operations / OPERATIONS_PER_CYCLE, (b.loads + b.stores) / 2, b.stores, b.chain * _LATENCY, 1.0)
         slowest, most = max(zip(resources, cycles, strict=True), key=lambda pair: pair[1])
         terms[slowest] += rounds * b.executions * most * cycle
     terms["blocks"] = rounds * _BLOCK_CYCLES * cycle

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from treadle.dialects.graph import MatmulOp
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
+from treadle.dialects.graph.definition import tensor
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.schedules.access_analysis import LEAST_STRIDE
+from treadle.schedules.access_analysis import LEAST_STRIDE, strides_of_reads
 from treadle.schedules.register_tile import panel_columns
 from treadle.schedules.template import Choices, number
 from treadle.schedules.templates.matmul_cpu import right_strides
@@ -27,11 +30,16 @@ that is 15 and 34 cycles for each of 196 000 and 15 000 such blocks."""
 
 @dataclass(frozen=True)
 class RightLoads:
-    """How the right operand is read where it lies: the loads that a vector takes, and whether those of consecutive
-    terms are rows of a tile that a panel's copy may transpose."""
+    """How the right operand is read where it lies.
+
+    each: loads that a vector takes; are_rows: whether those of consecutive terms are rows of a tile that a panel's copy
+    may transpose; operations: that compute a vector; width: bytes in memory of an element
+    """
 
     each: float
     are_rows: bool
+    operations: float = 0.0
+    width: float = 4.0
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,32 @@ def blocks_of(anchor: MatmulOp, choices: Choices, target: Target) -> int:
 
 def right_loads(anchor: MatmulOp, choices: Choices, target: Target) -> RightLoads:
     """How the right operand is read."""
-    along_k, along_n = right_strides(anchor, panel_columns(target, number(choices, "vectors")))
+    width, computed, definition = panel_columns(target, number(choices, "vectors")), _computed(anchor), anchor.b.owner
+    if isinstance(definition, ComputeOp) and len(definition.reads()) > 1:
+        along = [along_n for _, along_n in strides_of_reads(definition, width)]
+        loads = (1.0 if each in (0, 1) else strided_loads(target.lanes, each or target.lanes) for each in along)
+        return RightLoads(sum(loads), False, *computed)
+    along_k, along_n = right_strides(anchor, width)
     if along_n in (0, 1):
-        return RightLoads(1.0, False)
+        return RightLoads(1.0, False, *computed)
     stride = along_n or target.lanes
-    return RightLoads(strided_loads(target.lanes, stride), along_k == 1 and abs(stride) >= LEAST_STRIDE)
+    return RightLoads(strided_loads(target.lanes, stride), along_k == 1 and abs(stride) >= LEAST_STRIDE, *computed)
+
+
+def _computed(anchor: MatmulOp) -> tuple[float, float]:
+    """The operations that compute an element of the right operand from what its definition reads, and the bytes of
+    that."""
+    definition, own = anchor.b.owner, float(byte_width(anchor.type.get_element_type()))
+    if not isinstance(definition, ComputeOp):
+        return 0.0, own
+    read, count = set[SSAValue](), 0.0
+    for op in definition.body.block.ops:
+        if isinstance(op, AtOp) or not read.isdisjoint(op.operands):
+            read.update(op.results)
+            count += bool(op.results) and not isinstance(op, AtOp)
+    sources = [tensor(source) for source in definition.tensors()]
+    size = sum(prod(type.get_shape()) * byte_width(type.get_element_type()) for type in sources)
+    return count, min(own, size / prod(definition.shape))
 
 
 def _product(anchor: MatmulOp, choices: Choices, target: Target, loads: RightLoads) -> _Product:
@@ -129,15 +158,15 @@ def _copy(product: _Product) -> Body:
     """The copy of a panel: vector by vector, or in squares of them, which are transposed."""
     lanes = product.lanes
     if not product.right.are_rows or product.depth < lanes:
-        return Body(product.depth * product.mean_vectors, 0.0, product.right.each, 1.0)
+        return Body(product.depth * product.mean_vectors, product.right.operations, product.right.each, 1.0)
     return Body(ceil(product.depth / lanes) * product.mean_vectors, transposition(lanes), lanes, lanes)
 
 
 def _tile_bodies(product: _Product, rows: int, times: float) -> Iterator[Body]:
     """The loop over K of tiles of some rows, and what is before and after it; `times` in a block."""
     vectors = product.mean_vectors
-    loads = vectors * (1.0 if product.is_packed else product.right.each)
-    yield Body(times * product.depth, rows * vectors, loads + rows, 0.0, 1.0)
+    loads, operations = (1.0, 0.0) if product.is_packed else (product.right.each, product.right.operations)
+    yield Body(times * product.depth, (rows + operations) * vectors, loads * vectors + rows, 0.0, 1.0)
     yield Body(times, 0.0, 0.0, rows * vectors)
 
 
@@ -146,13 +175,13 @@ def _reuse(product: _Product, tiles: Sequence[tuple[int, int]], share: float) ->
     operand; with one that has a block's rows and two panels, since blocks of one chunk follow one another; and with one
     that has all panels, which chunk after chunk reads."""
     per_block = product.panels * product.batch / product.blocks
-    panel = product.depth * product.vectors * product.lanes * product.width
+    panel = product.depth * product.vectors * product.lanes * product.right.width
     row = product.depth * product.width
     count = sum(n for n, _ in tiles) * per_block
     rows = sum(n * r for n, r in tiles) * per_block
     result = rows * product.vectors * product.lanes * product.width
     left = rows * row
-    packed = panel if product.is_packed else 0
+    packed = product.depth * product.vectors * product.lanes * product.width if product.is_packed else 0
     found = [Reuse(0.0, share * (count * panel + left + result + packed))]
     found.append(Reuse(float(panel + 2 * product.tile * row), share * (panel + left + result + packed)))
     chunks = max(1.0, share / product.panels)

@@ -11,7 +11,7 @@ from treadle.schedules.templates.generic_cuda import GenericCuda
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulInt8, MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
-from treadle.schedules.templates.matmul_tiles_cpu import MatmulTilesCpu
+from treadle.schedules.templates.matmul_tiles_cpu import MatmulRoundedCpu, MatmulTilesCpu
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.row_cpu import RowCpu
@@ -29,6 +29,7 @@ TEMPLATES: dict[str, Template] = {
         AttentionDecodeCpu(),
         MatmulCpu(),
         MatmulTilesCpu(),
+        MatmulRoundedCpu(),
         ConvTilesCpu(),
         WinogradCpu(),
         RowCpu(),

@@ -70,9 +70,10 @@ class AttentionCpu(Template):
         return is_static_of_floats(anchor)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        if not isinstance(anchor, AttentionOp) or not is_worth_widening(anchor):
-            return False
-        return _default(anchor, target) is not None
+        return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
+
+    def keeps_whole(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, AttentionOp) and is_worth_widening(anchor)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)

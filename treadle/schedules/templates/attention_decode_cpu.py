@@ -84,7 +84,10 @@ class AttentionDecodeCpu(Template):
         keys 1.1 to 2.1."""
         if not isinstance(anchor, AttentionOp) or anchor.scores_shape[-1] < _VECTORS * target.lanes:
             return False
-        return is_worth_widening(anchor) and _default(anchor, target) is not None
+        return _default(anchor, target) is not None
+
+    def keeps_whole(self, anchor: Anchor) -> bool:
+        return isinstance(anchor, AttentionOp) and is_worth_widening(anchor)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, AttentionOp)

@@ -119,6 +119,8 @@ class Work:
 
 LINE = 64
 """The bytes of a CPU's cache line."""
+OPERATIONS_PER_CYCLE = 2
+"""Operations on vectors that a core begins at once."""
 _TO_MEET_AGAIN = 2.0
 """The number of iterations whose footprint a cache must have room for, so that data that iterations share is reused."""
 
@@ -261,7 +263,7 @@ def count_on_cpu(kernel: Kernel, target: Target) -> Work:
     GCC 12 stored 214 vectors in 256 products, took 2.3 times as long as one of 8 by 3 (2 cores, 2026-11-28).
     """
     share = max(1.0, kernel.grid / target.cores)
-    counter = _CpuCounter(kernel, sum_registers(target), target.vector_bytes)
+    counter = _CpuCounter(kernel, target)
     counter.body(kernel.inside, 1.0)
     root = TouchNode(kernel.block, share, counter.roots)
     return Work(kernel.grid, kernel.threads, tuple(counter.bodies), reuse_of(root), share)
@@ -288,8 +290,9 @@ class _Counts:
 class _CpuCounter:
     """Walks a tree once."""
 
-    def __init__(self, kernel: Kernel, registers: int, vector_bytes: int):
-        self._registers, self._register_bytes = registers, registers * vector_bytes
+    def __init__(self, kernel: Kernel, target: Target):
+        self._registers, self._unit = sum_registers(target), target.unit
+        self._register_bytes = self._registers * target.vector_bytes
         widths: dict[Buffer, set[bool]] = {}
         of_elements = (each for each in accesses_in(kernel.inside) if not isinstance(each.buffer.element, VectorType))
         for access in of_elements:
@@ -314,6 +317,9 @@ class _CpuCounter:
                 self._access(node, counts)
             elif isinstance(node, Step):
                 counts.arithmetic += node.cost
+                if node.tiles is not None:
+                    rows, steps = node.tiles
+                    counts.arithmetic += OPERATIONS_PER_CYCLE * self._unit.cycles(rows) * steps
             elif isinstance(node, Loop):
                 self._loop(node, counts, executions)
             else:

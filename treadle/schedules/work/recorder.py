@@ -18,12 +18,14 @@ from xdsl.dialects.builtin import (
     TensorType,
     VectorType,
     i1,
+    i32,
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import (
     KernelOp,
     Space,
@@ -32,7 +34,7 @@ from treadle.dialects.loop import (
     memref_of,
 )
 from treadle.dialects.loop.accesses import accesses
-from treadle.dialects.loop.tiles import WARP, TileRows, whole_row
+from treadle.dialects.loop.tiles import SIDE_BY_SIDE, WARP, TileRows, whole_row
 from treadle.dialects.schedule import UseAttr
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.errors import TreadleError
@@ -69,6 +71,8 @@ from treadle.target import Target
 
 _INDEX = IndexType()
 _MOST_BLOCKS = 1 << 40
+ROUND_PAIR = 2.0
+"""Instructions of a vector of pairs."""
 
 
 class Recorder(ScalarRecorder):
@@ -144,6 +148,9 @@ class Recorder(ScalarRecorder):
     def truncated(self, value: Scalar, type: Attribute) -> Scalar:
         return self._computed(arith.TruncFOp, (cast("Value", value),), type)
 
+    def round_pair(self, even: Scalar, odd: Scalar) -> Scalar:
+        return self._given((cast("Value", even), cast("Value", odd)), i32, ROUND_PAIR)
+
     def fold_lanes(self, kind: str, value: Scalar, lanes: int) -> Scalar:
         del kind, lanes
         return self._given((cast("Value", value),), value.type)
@@ -189,9 +196,12 @@ class Recorder(ScalarRecorder):
             buffer = cast("Value", place[0]).buffer
             assert buffer is not None
             buffer.is_of_unit = True
+        self._here.append(Step(tiles=(rows, depth / whole_row(element.element) * width / PANEL_COLUMNS)))
         self._accessed(*acc, rows * width, is_store=True, lanes=1)
         self._accessed(*a, reach, lanes=1)
-        self._accessed(*b, depth * width, lanes=1)
+        panel = cast("Value", b[0]).buffer
+        together = SIDE_BY_SIDE[element.element] if panel is not None and panel.element == i32 else 1
+        self._accessed(*b, depth * width // together, lanes=1)
 
     # Loops and branches.
 

@@ -262,12 +262,14 @@ class Step:
     """An operation: its cost in simple operations of each thread, and what it does besides.
 
     tensor: operations on tensor cores, of each warp, of operands of `tensor_bytes`; is_select: one of two values
+    tiles: rows and 64 bytes of them of a product by 32 columns on a CPU's matrix unit
     pending: groups of copies that are not waited for; allocated: a buffer of the kernel's own that exists from here on
     """
 
     cost: float = 0.0
     tensor: float = 0.0
     tensor_bytes: int = 0
+    tiles: tuple[int, float] | None = None
     is_select: bool = False
     is_barrier: bool = False
     pending: int | None = None

@@ -129,6 +129,33 @@ TREADLE_BFLOAT16_LANES(8)
 TREADLE_BFLOAT16_LANES(16)
 #undef TREADLE_BFLOAT16_LANES
 
+/* Two floats as bfloat16, the first in the lower half of 4 bytes. AVX512-BF16 counts subnormal numbers as zeros. */
+TREADLE_INLINE int treadle_round_pairf(float even, float odd) {
+    return (int)(treadle_float_to_bfloat16(even) | (unsigned)treadle_float_to_bfloat16(odd) << 16);
+}
+#define TREADLE_ROUND_PAIR(lanes)                                                                    \
+    TREADLE_INLINE v##lanes##i treadle_round_pair_v##lanes##f(v##lanes##f even, v##lanes##f odd) {   \
+        const v##lanes##u low = __builtin_convertvector(treadle_float_to_bfloat16_v##lanes##h(even), v##lanes##u); \
+        const v##lanes##u high = __builtin_convertvector(treadle_float_to_bfloat16_v##lanes##h(odd), v##lanes##u); \
+        return (v##lanes##i)(low | high << 16);                                                      \
+    }
+TREADLE_ROUND_PAIR(4)
+TREADLE_ROUND_PAIR(8)
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+TREADLE_INLINE v16i treadle_round_pair_v16f(v16f even, v16f odd) {
+    typedef short treadle_lanes __attribute__((vector_size(64)));
+    static const treadle_lanes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    v16i apart, pairs;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(apart) : "v"(odd), "v"(even));
+    __asm__("vpermw %1, %2, %0" : "=v"(pairs) : "v"(apart), "v"(order));
+    return pairs;
+}
+#else
+TREADLE_ROUND_PAIR(16)
+#endif
+#undef TREADLE_ROUND_PAIR
+
 /* Floats of 8 and 4 bits in memory: the low bits of a byte, a sign above a magnitude of `mantissa` bits below those of the
  * exponent. `highest` is the magnitude of the largest number, `infinite` that of infinity, `nan` the one that is made of
  * NaN, and `beyond` the one of numbers that are too large; `only_nan` the byte that is NaN where -0 would be, or 256.
