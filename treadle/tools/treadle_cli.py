@@ -149,6 +149,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="then time N more calls: median, quartiles")
     parser.add_argument("--save", metavar="DIR", help="write each output as a .npy file, named after it")
     parser.add_argument(
+        "--timeline", metavar="FILE", help="write what each thread did when, as a Chrome trace that Perfetto opens"
+    )
+    parser.add_argument(
         "--device", choices=DEVICES, help="run a GPU target's kernels on the CPU; --target cuda then means sm_80"
     )
     parser.add_argument(
