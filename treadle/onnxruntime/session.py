@@ -37,6 +37,7 @@ from treadle.onnxruntime.options import (
     Unsupported,
 )
 from treadle.onnxruntime.plans import Form, Plan, plans_for, static_plan
+from treadle.plugins.loader import load_plugins
 from treadle.shapes.dim import Dim, parse_dim
 
 Array = NDArray[Any]
@@ -97,6 +98,7 @@ class InferenceSession:
             message = f"sess_options is a {type(sess_options).__name__} of {type(sess_options).__module__}"
             raise InvalidArgument(message, _SESSION, "treadle.onnxruntime.SessionOptions")
         options.check()
+        load_plugins()
         self._options = options
         self._provider = _provider_of(providers, provider_options)
         self._model = _Source.of(path_or_bytes)
