@@ -130,11 +130,11 @@ class CudaProgram:
         return self._calls.call(lambda: self._run(arrays))
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        start = now()
+        start = now() if self._recorder is not None else 0
         staged = self._upload(arrays)
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         with self._launching():
-            begun, marks = now(), self._launched()
+            begun, marks = self._launched()
             made = made_of(self._addresses["output"], self._kept)
             for result, address in zip(results, made, strict=True):
                 self._driver.download(result, address)
@@ -147,16 +147,16 @@ class CudaProgram:
         del staged
         return results
 
-    def _launched(self) -> list[object]:
-        """Queues the chosen launches; the events before, between and behind them if they are recorded."""
+    def _launched(self) -> tuple[int, list[object]]:
+        """Queues the chosen launches; if they are recorded, when, and the events before, between and behind them."""
         if self._recorder is None:
             self._driver.launch(self._chosen)
-            return []
-        marks = [self._driver.record()]
+            return 0, []
+        begun, marks = now(), [self._driver.record()]
         for launch in self._chosen:
             self._driver.launch([launch])
             marks.append(self._driver.record())
-        return marks
+        return begun, marks
 
     def _timed(self, begun: int, marks: Sequence[object]) -> list[tuple[str, int, int]]:
         """The chosen launches between these events, as if the first one was when the host queued it."""
