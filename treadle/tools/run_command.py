@@ -133,7 +133,8 @@ def _written(name: str | None, model: Path) -> Generator[list[Timeline]]:
 def _describe_timeline(timeline: Timeline, name: str) -> None:
     """How much there is of it, how long threads waited, and in which launch most."""
     launches, dropped = timeline.launches, timeline.dropped
-    line = f"{name}: {len(timeline.calls)} calls, {len(launches)} launches"
+    calls = "1 call" if len(timeline.calls) == 1 else f"{len(timeline.calls)} calls"
+    line = f"{name}: {calls}, {len(launches)} launches"
     waited, total = sum(each.waited for each in launches), sum(each.seconds * each.workers for each in launches)
     if timeline.workers > 1 and total:
         line += f" on {timeline.workers} threads, which waited for {waited / total:.1%} of the launches' time"
