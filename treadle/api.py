@@ -19,6 +19,7 @@ from treadle.backends.cuda.open_driver import open_driver
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, check_device, check_threads
+from treadle.plugins.loader import load_plugins
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.constants import Array, Constants, constants_text, normalized_constants
 from treadle.shapes.dim import Dim, Shapes, normalized
@@ -133,6 +134,7 @@ def compile(
     TreadleError: a file that is no model, an unsupported operator, shapes or constants that do not fit, no compiler,
     and the like.
     """
+    load_plugins()
     environment = load_environment()
     trace = environment.trace_dir if trace_dir is None else Path(trace_dir)
     chosen = resolve_target(target, device)
@@ -182,6 +184,7 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
 
     TreadleError for an unknown name, if there is no GPU, or if its driver is too old for NVRTC's code.
     """
+    load_plugins()
     if isinstance(target, Target):
         return target
     if target == "cpu":

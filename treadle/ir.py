@@ -34,6 +34,7 @@ from treadle.errors import TreadleError
 from treadle.passes.entry import ENTRY, check_entry
 from treadle.passes.instruments import Verify, verify
 from treadle.passes.registry import parse_passes
+from treadle.plugins.loader import load_plugins
 from treadle.target import Target
 from treadle.target.options import CompileOptions, parse_convolution, parse_precision, parse_weights
 
@@ -142,6 +143,7 @@ def run_passes(module: ModuleOp, passes: str) -> None:
 
     TreadleError for an unknown pass or option, for what a pass rejects, and for what it leaves invalid.
     """
+    load_plugins()
     for each in parse_passes(passes):
         try:
             each.apply(treadle_context(), module)

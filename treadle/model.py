@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,11 +22,18 @@ from treadle.backends.cuda.executor import CudaProgram
 from treadle.backends.cuda.open_artifact import open_program as open_cuda
 from treadle.backends.dlpack import HasDLPack, as_array
 from treadle.backends.memory import Memory, memory_of
+from treadle.backends.timeline import EVENTS, LaunchNames, Recorder, Timeline, most_events
 from treadle.errors import TreadleError
 from treadle.shapes.dim import Dim
 from treadle.shapes.states import given_of, made_of
+from treadle.support.lazy import lazy_module
 from treadle.support.publishing import publish
 from treadle.target.options import DEVICES, Device
+
+if TYPE_CHECKING:
+    from treadle.backends import launch_names
+else:  # running a model imports no dialects
+    launch_names = lazy_module("treadle.backends.launch_names")
 
 Array = NDArray[Any]
 Input = ArrayLike | HasDLPack
@@ -82,6 +89,8 @@ class CompiledModel:
         self.threads = threads
         self.device = device
         self._program: Program | None = None
+        self._recorder: Recorder | None = None
+        self._is_closed = False
         manifest = artifact.manifest
         self._dynamic = dynamic_calls(manifest)
         self._inputs = given_of(manifest.inputs, manifest.states)[: len(self._dynamic.inputs)]
@@ -208,6 +217,23 @@ class CompiledModel:
         values = self._dynamic.bind(arrays)
         return self._dynamic.arguments(arrays, values)
 
+    def trace(self, events: int = EVENTS) -> Timeline:
+        """Records, from now on, when each launch of a call ran, and who computed which part of it.
+
+        ```python
+        with model.trace() as timeline:  # or timeline = model.trace(), and timeline.stop()
+            model(x)
+        timeline.save("t.json")  # for ui.perfetto.dev
+        ```
+        The kernels are loaded first. Up to `events` events are kept, the newest, each 40 bytes: of a CPU one for each
+        share of a launch, of which there are up to four a thread, and one for the launch. `timeline.dropped` says how
+        many had no room. A model that is not traced pays nothing for it.
+
+        TreadleError for a model that was closed, one that is traced already, one on the emulator, and for less room
+        than a launch takes.
+        """
+        return self._calls.call(lambda: self._traced(events))
+
     def save(self, path: str | Path) -> None:
         """Writes the model as a folder that `treadle.load` reads, in one step.
 
@@ -233,6 +259,7 @@ class CompiledModel:
     def _close(self) -> None:
         """As `close`; the caller has the lock. A later call after an interrupted one opens another program."""
         program, self._program = self._program, None
+        self._is_closed = True
         self._dynamic.rewind()
         if program is not None:
             program.close()
@@ -266,8 +293,42 @@ class CompiledModel:
                 program.recycle(position, output)
         return results
 
+    def _traced(self, events: int) -> Timeline:
+        """As `trace`; the caller has the lock."""
+        where = "CompiledModel.trace"
+        if self.device == "emulator":
+            raise TreadleError("the emulator's launches have no times", where, "a model on a CPU or a GPU")
+        if self._is_closed:
+            raise TreadleError("the model was closed", where, "an open one: call it, or `open` it, before")
+        if self._recorder is not None:
+            raise TreadleError("the model is traced already", where, "the end of its timeline: `stop()`")
+        program = self._opened()
+        assert not isinstance(program, EmulatedModel)
+        workers = program.threads if isinstance(program, CpuProgram) else 0
+        if events < most_events(workers):
+            least = f"{most_events(workers)} upwards, as many as one launch has"
+            raise TreadleError(f"room for {events} events", where, least)
+        recorder = Recorder(events)
+        program.trace(recorder)
+        self._recorder = recorder
+
+        def names() -> LaunchNames:
+            addresses = program.kernel_names if isinstance(program, CpuProgram) else None
+            return launch_names.launch_names(self.artifact, addresses)
+
+        return Timeline(
+            recorder, workers, names, lambda: self._calls.call(self._untraced), title=f"model for {self.target}"
+        )
+
+    def _untraced(self) -> None:
+        """Ends the recording; the caller has the lock."""
+        self._recorder = None
+        if self._program is not None and not isinstance(self._program, EmulatedModel):
+            self._program.trace(None)
+
     def _opened(self) -> Program:
         """The program; the caller has the lock."""
+        self._is_closed = False
         if self._program is None:
             if self.device == "emulator":
                 self._program = EmulatedModel(self.artifact, self.emulation)
@@ -275,6 +336,8 @@ class CompiledModel:
                 self._program = open_cpu(self.artifact, self.threads, rebuild=self.rebuild)
             else:
                 self._program = open_cuda(self.artifact, rebuild=self.rebuild)
+            if self._recorder is not None and not isinstance(self._program, EmulatedModel):
+                self._program.trace(self._recorder)
         return self._program
 
     def _ordered(self, arrays: tuple[Input, ...], named: Mapping[str, Input]) -> list[Array]:

@@ -27,6 +27,7 @@ from treadle.errors import TreadleError
 from treadle.frontends.onnx import MissingExtents, ValueNeeded, look_up_nodes
 from treadle.frontends.onnx.inputs import free_inputs
 from treadle.model import CompiledModel
+from treadle.plugins.loader import load_plugins
 
 Array = NDArray[Any]
 
@@ -103,6 +104,7 @@ class TreadleBackend(Backend):
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the operators of the model, in their versions, are supported."""
+        load_plugins()
         try:
             return all(report.supported for report in look_up_nodes(model.SerializeToString()))
         except TreadleError:

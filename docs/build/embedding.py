@@ -15,7 +15,7 @@ from typing import Any
 import treadle
 from docs.build.architecture import ROOT, Excerpts, rewrite
 from docs.build.excerpts import block, shortened
-from treadle import ir, onnx_backend, scheduling
+from treadle import ir, onnx_backend, onnxruntime, plugins, scheduling
 from treadle.errors import TreadleError
 from treadle.tools.reporting import run_reporting
 
@@ -90,7 +90,7 @@ def _rejection(text: str) -> str:
 
 def _public() -> str:
     lines = ["| name | what |", "|---|---|"]
-    for module in (treadle, ir, onnx_backend, scheduling):
+    for module in (treadle, ir, onnx_backend, onnxruntime, plugins, scheduling):
         names = [name for name in module.__all__ if not name.startswith("__")]
         lines += [f"| `{module.__name__}.{name}` | {_summary(module, name)} |" for name in sorted(names, key=str.lower)]
     return "\n".join(lines) + "\n"

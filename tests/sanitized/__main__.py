@@ -31,6 +31,7 @@ RUNS: Sequence[tuple[Sanitizer, str, Sequence[str]]] = (
             "tests/backends/test_integers.py",
             "tests/backends/test_small_floats.py",
             "tests/backends/test_stored_types.py",
+            "tests/backends/test_timeline.py",
             "tests/frontends/onnx/test_data_extents.py",
             "tests/frontends/onnx/test_microsoft.py",
             "tests/frontends/onnx/test_node_conformance_compiled.py",
@@ -57,7 +58,8 @@ RUNS: Sequence[tuple[Sanitizer, str, Sequence[str]]] = (
         THREAD,
         EVERY_RUN,
         (
-            *("tests/backends/c/test_thread_pool.py", "tests/test_run_async.py", "tests/test_shared_model.py"),
+            *("tests/backends/c/test_thread_pool.py", "tests/backends/test_timeline.py"),
+            *("tests/test_run_async.py", "tests/test_shared_model.py"),
             "tests/schedules/test_attention_decode_cpu.py::test_parts_on_several_threads",
             *("-k", "not forked and not late_for_the_last_run and not emulator"),
         ),

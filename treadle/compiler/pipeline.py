@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -18,7 +19,8 @@ from xdsl.utils.exceptions import DiagnosticException
 from treadle.errors import TOO_DEEP, TreadleError
 from treadle.passes.entry import check_sizes
 from treadle.passes.instruments import Instrument, check_instructions, check_legal
-from treadle.passes.registry import parse_passes, unknown
+from treadle.passes.registry import ADDED_PASSES, AddedPass, parse_passes, unknown
+from treadle.passes.registry import PASSES as PASS_NAMES
 from treadle.target import Target, TargetKind
 from treadle.target.options import CompileOptions
 
@@ -35,6 +37,11 @@ class Step:
     def text(self) -> str:
         """The pass and its options."""
         return self.spec if isinstance(self.spec, str) else str(self.spec.spec())
+
+    @property
+    def name(self) -> str:
+        """The pass."""
+        return self.spec.partition("{")[0] if isinstance(self.spec, str) else self.spec.name
 
 
 @dataclass(frozen=True)
@@ -248,12 +255,54 @@ RECORD = "treadle.stage"
 """The attribute of a written module that names the stage that left it."""
 
 
+def register_pass(added: AddedPass) -> None:
+    """Adds a pass to the pipeline of the kinds of targets that it is for and that have the pass before it.
+
+    The keys of caches contain a digest of its sources. TreadleError for a name that is taken, what is no pass, options
+    without defaults, no reason, and a place that no pass and no stage is.
+    """
+    kind = cast("object", added.kind)  # of untyped callers
+    if not (isinstance(kind, type) and issubclass(kind, ModulePass)):
+        raise TreadleError(f"{kind!r} is no pass", "register_pass", "a subclass of xdsl.passes.ModulePass")
+    name, where = kind.name, f"pass '{kind.name}'"
+    if name in PASS_NAMES or name in ADDED_PASSES:
+        raise TreadleError(f"there is a pass '{name}'", "register_pass", "another name")
+    needed = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
+    if needed:
+        raise TreadleError(f"its options {', '.join(needed)} have no defaults", where, "a default for each option")
+    if not added.reason:
+        raise TreadleError("it has no reason for its place", where, "a sentence, such as those of Treadle's passes")
+    places = [*STAGE_NAMES, *PASS_NAMES, *ADDED_PASSES]
+    if added.after not in places:
+        raise TreadleError(f"'{added.after}' is no pass and no stage to run after", where, places)
+    ADDED_PASSES[name] = added
+
+
+def _with_added(kind: TargetKind) -> Passes:
+    """The passes of a kind of target, and those that were added in their places: where several have one, in order."""
+    if not ADDED_PASSES:
+        return PASSES[kind]
+    found = {stage: list(steps) for stage, steps in PASSES[kind].items()}
+    behind: dict[str, int] = {}
+    for added in ADDED_PASSES.values():
+        places = [(s, n) for s, steps in found.items() for n, step in enumerate(steps) if step.name == added.after]
+        if added.after in found:
+            places = [(added.after, len(found[added.after]) - 1)]
+        if kind not in added.targets or not places:
+            continue
+        stage, position = places[-1]
+        offset = 0 if added.after in found else behind.get(added.after, 0)
+        found[stage].insert(position + 1 + offset, Step(added.kind(), added.reason))
+        behind[added.after] = offset + 1
+    return {stage: tuple(steps) for stage, steps in found.items()}
+
+
 def passes_of(
     stage: Stage, target: Target, options: CompileOptions | None = None, passes: Passes | None = None
 ) -> tuple[ModulePass, ...]:
     """The passes of a stage for a target (with default options unless some are given), ready to run; `passes`: instead
     of those of the target's kind."""
-    return _ready((PASSES[target.kind] if passes is None else passes)[stage.name], target, options)
+    return _ready((_with_added(target.kind) if passes is None else passes)[stage.name], target, options)
 
 
 @functools.cache

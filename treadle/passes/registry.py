@@ -13,7 +13,9 @@ from xdsl.utils.arg_spec import parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from treadle.errors import TreadleError, TreadleWarning
+from treadle.support.extensions import watch
 from treadle.support.lazy import resolve_class
+from treadle.target import TargetKind
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "graph": (
@@ -82,6 +84,27 @@ FORMER_NAMES: Mapping[str, str] = {
 }
 """Names that `parse_passes` still takes, with a warning."""
 
+
+@dataclasses.dataclass(frozen=True)
+class AddedPass:
+    """A pass from outside of the package, and its place among Treadle's.
+
+    kind:    its class, whose `name` has to be its own and whose options have defaults
+    after:   the pass behind whose last occurrence it runs, or the stage at whose end
+    reason:  why there
+    targets: the kinds of targets for which it runs
+    """
+
+    kind: type[ModulePass]
+    after: str
+    reason: str
+    targets: tuple[TargetKind, ...] = ("cpu", "cuda")
+
+
+ADDED_PASSES: dict[str, AddedPass] = {}
+"""By name, those that `treadle.compiler.pipeline.register_pass` added."""
+watch(__name__, ADDED_PASSES)
+
 PassFactory = Callable[[], type[ModulePass]]
 
 
@@ -96,8 +119,13 @@ PASSES: Mapping[str, str] = {name: pass_path(name, group) for group, names in _G
 
 
 def pass_factories() -> dict[str, PassFactory]:
-    """Treadle's passes by name; a factory imports its pass when it is called."""
-    return {name: partial(resolve_class, path, ModulePass) for name, path in PASSES.items()}
+    """Treadle's passes by name, and those that were added; a factory imports its pass when it is called."""
+    own = {name: partial(resolve_class, path, ModulePass) for name, path in PASSES.items()}
+    return {**own, **{name: partial(_kind_of, added) for name, added in ADDED_PASSES.items()}}
+
+
+def _kind_of(added: AddedPass) -> type[ModulePass]:
+    return added.kind
 
 
 def parse_passes(spec: str, available: Mapping[str, PassFactory] | None = None) -> tuple[ModulePass, ...]:

@@ -64,7 +64,7 @@ def _described(name: str, entry: object, own: Mapping[str, object]) -> str:
     if own.get(name) is entry:
         return _PACKAGE
     state: dict[str, object] = getattr(entry, "__dict__", {})
-    shown = [(k, _sources(v) if isinstance(v, FunctionType) else repr(v)) for k, v in sorted(state.items())]
+    shown = [(k, _sources(v) if isinstance(v, FunctionType | type) else repr(v)) for k, v in sorted(state.items())]
     return f"{_sources(type(entry))} {shown!r}"
 
 
@@ -178,8 +178,8 @@ def _from_outside() -> Iterator[tuple[str, type | FunctionType]]:
         for name, entry in registry.items():
             if own.get(name) is not entry:
                 state: dict[str, object] = getattr(entry, "__dict__", {})
-                functions = (each for each in state.values() if isinstance(each, FunctionType))
-                found: list[type | FunctionType] = [type(entry), *functions]
+                held = (each for each in state.values() if isinstance(each, FunctionType | type))
+                found: list[type | FunctionType] = [type(entry), *held]
                 yield from ((name, each) for each in found if each in _digests)
 
 

@@ -15,9 +15,10 @@ from treadle.target.description import (
     MatrixUnit,
     Target,
     TargetKind,
+    register_target,
 )
 
 __all__ = [
     "AMX", "GPUS", "INSTRUCTION_SETS", "KIB", "KINDS", "MATRIX_UNITS", "NATIVE", "NO_UNIT", "TARGETS", "VNNI",
-    "VNNI_BF16", "MatrixUnit", "Target", "TargetKind",
+    "VNNI_BF16", "MatrixUnit", "Target", "TargetKind", "register_target",
 ]  # fmt: skip

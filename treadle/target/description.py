@@ -231,12 +231,16 @@ class Target:
         if text in TARGETS:
             return TARGETS[text]
         name, given = read_text(text, _types())
+        if name in ADDED_TARGETS and not given.keys() >= set(_needed()):
+            return replace(ADDED_TARGETS[name], **cast("dict[str, Any]", given))
         if name in TARGETS:
             return replace(TARGETS[name], **cast("dict[str, Any]", given))
         if given:
             return _of_fields(name, given)
         hint = "; 'cuda' stands for this machine's GPU and must be resolved first" if name == "cuda" else ""
-        raise TreadleError(f"unknown target '{name}'{hint}", where="target", accepted=", ".join(TARGETS))
+        raise TreadleError(
+            f"unknown target '{name}'{hint}", where="target", accepted=", ".join([*TARGETS, *ADDED_TARGETS])
+        )
 
     @staticmethod
     def for_capability(major: int, minor: int) -> Target:
@@ -293,9 +297,28 @@ def _types() -> dict[str, object]:
     return {each.name: each.type for each in fields(Target) if each.name != "name"}
 
 
+def _needed() -> list[str]:
+    """The fields without a default."""
+    return [each.name for each in fields(Target) if each.default is MISSING and each.name != "name"]
+
+
+def register_target(target: Target) -> None:
+    """Adds hardware to the table by its name: `Target.parse` finds it, and so do `--target` and `treadle.compile`.
+
+    Its text has all of its values, so that caches, artifacts and other processes need no table to read it.
+    TreadleError for what is no target, and a name that is taken.
+    """
+    given = cast("object", target)  # of untyped callers
+    if not isinstance(given, Target):
+        raise TreadleError(f"{given!r} is no target", "register_target", "a treadle.Target")
+    if target.name in (*TARGETS, *ADDED_TARGETS, "cuda"):
+        raise TreadleError(f"there is a target '{target.name}'", "register_target", "another name")
+    ADDED_TARGETS[target.name] = target
+
+
 def _of_fields(name: str, given: Mapping[str, str | int | float]) -> Target:
     """A target that is not in the table."""
-    needed = [each.name for each in fields(Target) if each.default is MISSING and each.name != "name"]
+    needed = _needed()
     missing = [each for each in needed if each not in given]
     if missing:
         accepted = f"a name of the table ({', '.join(TARGETS)}), or all of {', '.join(needed)}"
@@ -524,5 +547,7 @@ TARGETS: Mapping[str, Target] = {
     )
 }
 """Every target by name."""
+ADDED_TARGETS: dict[str, Target] = {}
+"""Those that `register_target` added."""
 GPUS: tuple[Target, ...] = tuple(target for target in TARGETS.values() if target.is_cuda)
 """Those that are GPUs."""

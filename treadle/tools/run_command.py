@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.api import compile
+from treadle.backends.c.compiler import observed_calls
 from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.interface import file_names
+from treadle.backends.timeline import CompileSteps, Timeline, now
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
 from treadle.shapes.constants import Constants
@@ -33,6 +36,7 @@ from treadle.tools.arguments import (
     read_inputs,
     shapes_of_call,
 )
+from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
 
@@ -42,6 +46,9 @@ else:
     oracle = lazy_module("treadle.tools.oracle")
 
 Array = NDArray[Any]
+
+_EVENTS = 1 << 20
+"""Room of a timeline: 42 MB where they are all written."""
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -62,22 +69,33 @@ def run_command(args: argparse.Namespace) -> int:
         raise TreadleError("--rebuild is for a compiled model", path, "a folder that `treadle compile` wrote")
     if args.limit is not None:
         check_limit(args.limit, "--limit")
-    with progress_bar() as progress:
-        model = _packaged(path, given, args) if path.is_dir() else _compiled(shapes, given.constants, args, progress)
+    _check_timeline(args)
+    with progress_bar() as progress, _written(args.timeline, path) as traced:
+        steps = CompileSteps(progress)
+        with observed_calls(steps.compiled):
+            model = _packaged(path, given, args) if path.is_dir() else _compiled(shapes, given.constants, args, steps)
+        compiled = now()
         inputs = inputs_of(model, given.arrays, args.seed)
         if model.device == "emulator":
             progress("compiling for the emulator", 1.0)
             model.open()
             progress("running on the emulator", 1.0)
+        if args.timeline is not None:
+            traced.append(model.trace(_EVENTS))
+            traced[0].tracks = steps.tracks(compiled)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
         repeated = [_seconds(model, inputs) for _ in range(args.repeat)]
+        for timeline in traced:
+            timeline.stop()
     _describe(outputs)
     on = "the first run, which loads the kernels" if model.device is None else f"on the {model.device}"
     print(f"{seconds * 1e3:.2f} ms ({on})")
     if repeated:
         print(_spread(repeated))
+    for timeline in traced:
+        _describe_timeline(timeline, str(args.timeline))
     if args.save is not None:
         _save(outputs, Path(args.save))
     if args.profile:
@@ -88,6 +106,48 @@ def run_command(args: argparse.Namespace) -> int:
     if args.check and model.symbols:
         statuses.append(_check_range(path, model, given, args.seed))
     return max(statuses)
+
+
+def _check_timeline(args: argparse.Namespace) -> None:
+    """TreadleError for a timeline that there is not, or that has no file to go to."""
+    if args.timeline is not None and args.device is not None:
+        raise TreadleError("the emulator's launches have no times", "--timeline", "a model on a CPU or a GPU")
+    if args.timeline == STDOUT:
+        raise TreadleError("stdout has the lines about the outputs", "--timeline", "the name of a file")
+
+
+@contextmanager
+def _written(name: str | None, model: Path) -> Generator[list[Timeline]]:
+    """A list whose timeline is written at the end; that it can be is found out now."""
+    traced = list[Timeline]()
+    if name is None:
+        yield traced
+        return
+    with output_stream(name) as stream:
+        yield traced
+        for timeline in traced:
+            timeline.title = model.name
+            stream.write(timeline.text())
+
+
+def _describe_timeline(timeline: Timeline, name: str) -> None:
+    """How much there is of it, how long threads waited, and in which launch most."""
+    launches, dropped = timeline.launches, timeline.dropped
+    calls = "1 call" if len(timeline.calls) == 1 else f"{len(timeline.calls)} calls"
+    line = f"{name}: {calls}, {len(launches)} launches"
+    waited, total = sum(each.waited for each in launches), sum(each.seconds * each.workers for each in launches)
+    if timeline.workers > 1 and total:
+        line += f" on {timeline.workers} threads, which waited for {waited / total:.1%} of the launches' time"
+    print(line)
+    if timeline.workers > 1 and launches:
+        worst = max(launches, key=lambda each: each.waited)
+        busy = ", ".join(f"{1e3 * each:.3f}" for each in worst.busy)
+        nodes = f" ({worst.nodes})" if worst.nodes else ""
+        print(
+            f"longest wait: {worst.kernel}{nodes}, {1e3 * worst.seconds:.3f} ms, in which the threads computed {busy}"
+        )
+    if dropped:
+        print(f"events dropped: {dropped}, the oldest; fewer calls (--repeat) are kept as a whole")
 
 
 def _packaged(path: Path, given: Given, args: argparse.Namespace) -> CompiledModel:

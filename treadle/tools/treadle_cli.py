@@ -15,6 +15,7 @@ from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
 
 if TYPE_CHECKING:
+    from treadle.plugins import loader
     from treadle.tools import (
         bench_command,
         bisect_command,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         tune_command,
     )
 else:  # --help and --version wait for none of them
+    loader = lazy_module("treadle.plugins.loader")
     bench_command = lazy_module("treadle.tools.bench_command")
     bisect_command = lazy_module("treadle.tools.bisect_command")
     cache_command = lazy_module("treadle.tools.cache_command")
@@ -63,7 +65,13 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     return _run(_parser().parse_args(arguments))
 
 
+_COMPILING = ("compile", "run", "bench", "schedules", "tune", "check", "bisect")
+"""Commands that plug-ins take part in."""
+
+
 def _run(args: argparse.Namespace) -> int:
+    if args.command in _COMPILING:
+        loader.load_plugins()
     match args.command:
         case "compile":
             return compile_command.compile_command(args)
@@ -148,6 +156,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="then time N more calls: median, quartiles")
     parser.add_argument("--save", metavar="DIR", help="write each output as a .npy file, named after it")
+    parser.add_argument(
+        "--timeline", metavar="FILE", help="write what each thread did when, as a Chrome trace that Perfetto opens"
+    )
     parser.add_argument(
         "--device", choices=DEVICES, help="run a GPU target's kernels on the CPU; --target cuda then means sm_80"
     )

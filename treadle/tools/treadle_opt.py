@@ -23,7 +23,8 @@ from treadle.compiler.pipeline import STAGE_NAMES, lower, record_stage, stages_b
 from treadle.dialects.location import LocatedParser, NodePrinter, ir_text
 from treadle.errors import TreadleError
 from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
-from treadle.passes.registry import parse_passes
+from treadle.passes.registry import ADDED_PASSES, parse_passes, pass_factories
+from treadle.plugins.loader import load_plugins
 from treadle.support.lazy import lazy_module
 from treadle.target import Target
 from treadle.target.options import CONVOLUTIONS, PRECISIONS, WEIGHTS, CompileOptions, parse_convolution
@@ -92,6 +93,12 @@ class TreadleOptMain(xDSLOptMain):
         """xDSL's and Treadle's; IR text keeps which nodes of a model its operations compute."""
         super().register_all_targets()
         self.available_targets["mlir"] = lambda: NodeTarget
+
+    def register_all_passes(self) -> None:
+        """xDSL's, Treadle's, and those of plug-ins."""
+        super().register_all_passes()
+        load_plugins()
+        self.available_passes.update({name: pass_factories()[name] for name in ADDED_PASSES})
 
     def setup_pipeline(self) -> None:
         """As xDSL's, with errors that name what would be accepted; checks the stages' options, too."""

@@ -10,13 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.artifact.store import digest, store_of
 from treadle.backends.interface import has_interface
+from treadle.backends.timeline import now
 from treadle.environment import Environment, available_cores, load_environment, with_english_messages
 from treadle.errors import TreadleError
 from treadle.target import INSTRUCTION_SETS, NATIVE, TARGETS, Target
@@ -241,8 +243,34 @@ _FIRST_SIGNAL_STATUS = 128
 _LOG_LINES = 40
 
 
+Observer = Callable[[str, int, int], None]
+"""Called after each call of a compiler, by the thread that waited for it, with what was compiled, and when it began and
+ended: nanoseconds of CLOCK_MONOTONIC."""
+
+_observers: list[Observer] = []
+
+
+@contextmanager
+def observed_calls(observer: Observer) -> Generator[None]:
+    """Meanwhile `observer` is told of all calls of compilers in this process."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
 def call(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
     """Runs a compiler; TreadleError if it does not start, or a signal ends it. `what` it compiles is named there."""
+    start = now()
+    try:
+        return _call(command, what)
+    finally:
+        for observer in tuple(_observers):
+            observer(what, start, now())
+
+
+def _call(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
     variables = with_english_messages()
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=variables)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from treadle.backends.call_lock import CallLock
 from treadle.backends.interface import TensorSpec
 from treadle.backends.states import StateMemory
+from treadle.backends.timeline import Recorder
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.shapes.states import State, given_of, made_of
@@ -34,6 +36,7 @@ class NativePool:
     calls:   the lock under which they are used
     address: of its `struct treadle_pool`; None once they have ended
     record:  its `treadle_pool_record`; None in libraries of before there was one
+    trace:   its `treadle_pool_trace`, likewise
     """
 
     def __init__(self, library: ctypes.CDLL, calls: CallLock, address: int):
@@ -42,6 +45,9 @@ class NativePool:
         self.record: Any = getattr(library, "treadle_pool_record", None)
         if self.record is not None:
             self.record.argtypes, self.record.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long], None
+        self.trace: Any = getattr(library, "treadle_pool_trace", None)
+        if self.trace is not None:
+            self.trace.argtypes, self.trace.restype = [ctypes.c_void_p, ctypes.c_void_p], None
 
     def open_address(self) -> int:
         """The address; TreadleError once the threads have ended. The caller has the lock."""
@@ -268,7 +274,8 @@ class CpuProgram:
         self._arena_address = address(self._arena)
         self._spare: dict[int, Array] = {}
         self._closed = False
-        self._entry, self._native = _loaded(library, self._pool, entry)
+        self._recorder: Recorder | None = None
+        self._library, self._entry, self._native = _loaded(library, self._pool, entry)
 
     @property
     def threads(self) -> int:
@@ -292,7 +299,12 @@ class CpuProgram:
 
     def _run(self, buffers: Sequence[Array], results: Sequence[Array]) -> None:
         """The caller has the lock."""
-        self._call(self._pool_address(), buffers, results)
+        pool = self._pool_address()
+        if self._recorder is None:
+            self._call(pool, buffers, results)
+        else:
+            call = partial(self._call, pool, buffers, results)
+            self._recorder.record(partial(self._native.trace, pool), call)
         self._states.advance()
 
     def clear_states(self) -> None:
@@ -334,6 +346,25 @@ class CpuProgram:
 
         self._native.calls.call(timed)
         return list(seconds)
+
+    def trace(self, recorder: Recorder | None) -> None:
+        """From the next run on, its launches are recorded, or with None no more; after a run that is under way.
+
+        TreadleError where the library that started the threads is of before there was `treadle_pool_trace`.
+        """
+        if recorder is not None and self._native.trace is None:
+            message, accepted = "the library cannot trace its kernels", "the model compiled again, or with rebuild=True"
+            raise TreadleError(message, "CpuProgram.trace", accepted)
+        self._native.calls.call(lambda: setattr(self, "_recorder", recorder))
+
+    def kernel_names(self, names: Iterable[str]) -> dict[int | str, str]:
+        """Those of these functions that the library has, by their addresses, which a recorder has of kernels."""
+        found: dict[int | str, str] = {}
+        for name in names:
+            function = getattr(self._library, name, None)
+            if function is not None:
+                found[ctypes.cast(function, ctypes.c_void_p).value or 0] = name
+        return found
 
     def _pool_address(self) -> int:
         """That of the pool; the caller has the lock."""
@@ -383,8 +414,8 @@ def _pointers(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(len(arrays), 1))(*map(address, arrays))
 
 
-def _loaded(library: Path | ctypes.CDLL, pool: ThreadPool, symbol: str) -> tuple[Any, NativePool]:
-    """The entry with its C types, and the threads that it runs on."""
+def _loaded(library: Path | ctypes.CDLL, pool: ThreadPool, symbol: str) -> tuple[ctypes.CDLL, Any, NativePool]:
+    """The library, the entry with its C types, and the threads that it runs on."""
     try:
         loaded = library if isinstance(library, ctypes.CDLL) else ctypes.CDLL(str(library))
         entry, native = loaded[symbol], pool.opened(loaded)
@@ -394,4 +425,4 @@ def _loaded(library: Path | ctypes.CDLL, pool: ThreadPool, symbol: str) -> tuple
     pointers = ctypes.POINTER(ctypes.c_void_p)
     entry.argtypes = [ctypes.c_void_p, pointers, pointers, pointers, ctypes.c_void_p]
     entry.restype = None
-    return entry, native
+    return loaded, entry, native

@@ -203,7 +203,7 @@ def _buffer_texts(function: Operation, constants: Mapping[SSAValue, int]) -> dic
 
 def print_kernels(module: ModuleOp) -> list[Unit]:
     """One translation unit for each kernel: each `func.func` that takes buffers, a worker and a number of workers."""
-    names, nodes = _kernel_names(module), launched_nodes(module)
+    names, nodes = kernel_names(module), launched_nodes(module)
     return [_print_kernel(kernel, names, nodes) for kernel in _kernels(module)]
 
 
@@ -251,7 +251,7 @@ def print_host(module: ModuleOp) -> Unit:
     `inputs` and `outputs` are numbered as the buffers say, `constants` in the order of the module's constant buffers.
     """
     taken = Names()
-    names = _kernel_names(module, taken)
+    names = kernel_names(module, taken)
     kernels = {kernel.sym_name.data: kernel for kernel in _kernels(module)}
     hosts = _hosts(module)
     called = {
@@ -300,7 +300,7 @@ def _hosts(module: ModuleOp) -> list[func.FuncOp]:
     return sorted(found, key=lambda function: function.sym_name.data != "main")
 
 
-def _kernel_names(module: ModuleOp, names: Names | None = None) -> dict[str, str]:
+def kernel_names(module: ModuleOp, names: Names | None = None) -> dict[str, str]:
     """C names of the kernels by symbol, all different."""
     names = Names() if names is None else names
     return {

@@ -332,7 +332,7 @@ _WHERE = "a C library"
 _SOURCES = Path(__file__).parent / "library"
 _FUNCTION = re.compile(r"^void (\w+)\(void \*const \*args, long worker, long workers\)", re.MULTILINE)
 _POOL = tuple(
-    f"treadle_pool_{word}" for word in ("create", "create_on", "run", "record", "workers", "layout", "destroy")
+    f"treadle_pool_{word}" for word in ("create", "create_on", "run", "record", "trace", "workers", "layout", "destroy")
 )
 _HOST = ("treadle_run", "treadle_interface")
 _POOL_UNIT = "pool"

@@ -14,6 +14,7 @@ from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.driver import BoundLaunch, Driver, LaunchGraph, Shape3
 from treadle.backends.interface import BufferKind, BufferRef, TensorSpec
 from treadle.backends.states import StateMemory, zeros
+from treadle.backends.timeline import Recorder, now
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch, chosen_launches
 from treadle.shapes.states import State, given_of, made_of
@@ -89,6 +90,8 @@ class CudaProgram:
         self._launches: list[BoundLaunch] = []
         self._dispatches = tuple(dispatches)
         self._chosen: list[BoundLaunch] = []
+        self._names: Mapping[int, str] = {}
+        self._recorder: Recorder | None = None
         self._calls = CallLock("CudaProgram")
         self._forks = forks()
         self._zeros = np.zeros(zeroed_bytes, np.uint8)
@@ -104,6 +107,7 @@ class CudaProgram:
                 driver.upload(address, constant)
             self._clear()
             self._launches = self._bind(launches)
+            self._names = {id(bound): launch.kernel for bound, launch in zip(self._launches, launches, strict=True)}
             self._chosen = [] if dispatches else self._launches
             driver.synchronize()
         except BaseException:
@@ -126,19 +130,46 @@ class CudaProgram:
         return self._calls.call(lambda: self._run(arrays))
 
     def _run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        start = now() if self._recorder is not None else 0
         staged = self._upload(arrays)
         results = [np.empty(spec.shape, spec.dtype) for spec in self.outputs]
         with self._launching():
-            self._driver.launch(self._chosen)
+            begun, marks = self._launched()
             made = made_of(self._addresses["output"], self._kept)
             for result, address in zip(results, made, strict=True):
                 self._driver.download(result, address)
             for state, array in zip(self._copied, self._states.after, strict=True):
                 self._driver.download(array, self._addresses["output"][state.result])
             self._driver.synchronize()
+        if self._recorder is not None:
+            self._recorder.give(start, now(), self._timed(begun, marks))
         self._states.advance()
         del staged
         return results
+
+    def _launched(self) -> tuple[int, list[object]]:
+        """Queues the chosen launches; if they are recorded, when, and the events before, between and behind them."""
+        if self._recorder is None:
+            self._driver.launch(self._chosen)
+            return 0, []
+        begun, marks = now(), [self._driver.record()]
+        for launch in self._chosen:
+            self._driver.launch([launch])
+            marks.append(self._driver.record())
+        return begun, marks
+
+    def _timed(self, begun: int, marks: Sequence[object]) -> list[tuple[str, int, int]]:
+        """The chosen launches between these events, as if the first one was when the host queued it."""
+        times = [begun + round(1e9 * self._driver.seconds_between(marks[0], mark)) for mark in marks]
+        names = [self._names[id(launch)] for launch in self._chosen]
+        return [(name, *span) for name, span in zip(names, pairwise(times), strict=True)]
+
+    def trace(self, recorder: Recorder | None) -> None:
+        """From the next run on, its launches are recorded, or with None no more; after a run that is under way.
+
+        Each launch then stands between two events, which adds some microseconds to it.
+        """
+        self._calls.call(lambda: setattr(self, "_recorder", recorder))
 
     def clear_states(self) -> None:
         """Sets all states to 0, after a run that is under way."""

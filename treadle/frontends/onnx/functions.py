@@ -360,19 +360,27 @@ def converts(*op_types: str, since: int = 1, domain: str = "") -> Callable[[C], 
     domain: that of the operators, by default ONNX's own
 
     A converter gives the outputs in order; trailing ones may be left out if nothing uses them. One that gives None, and
-    has written nothing, leaves the node to the body that ONNX defines it with.
+    has written nothing, leaves the node to the body that ONNX defines it with. TreadleError for an operator that has a
+    converter from that version on.
     """
 
     def register(function: C) -> C:
         for op_type in op_types:
             entries = _REGISTRY.setdefault((domain, op_type), [])
-            assert all(entry.since != since for entry in entries), f"{op_type} since {since} is registered twice"
+            if any(entry.since == since for entry in entries):
+                message = f"there is a converter of {f'{domain}.' if domain else ''}{op_type} since opset {since}"
+                raise TreadleError(message, f"converter {function.__name__}", "another operator, domain or version")
             entries.append(_Entry(since, function))
             entries.sort(key=lambda entry: entry.since)
             note_added(f"{domain}.{op_type} since {since}", function)
         return function
 
     return register
+
+
+def is_converter(function: object) -> bool:
+    """Whether a function converts some operator."""
+    return any(entry.convert is function for entries in _REGISTRY.values() for entry in entries)
 
 
 def supported_operators() -> list[str]:

@@ -133,7 +133,8 @@ def model_inputs(
         extents[name] = shape[0]
     for entry in inputs:
         for dim, extent in zip(entry.type.tensor_type.shape.dim, given.get(entry.name, ()), strict=False):
-            if not dim.dim_param or not isinstance(extent, Extent):
+            # Exporters that have no name for a dimension write this one.
+            if dim.dim_param in ("", _UNNAMED) or not isinstance(extent, Extent):
                 continue
             if extents.setdefault(dim.dim_param, extent) != extent:
                 message = f"dimension '{dim.dim_param}' is {extents[dim.dim_param]} elsewhere and {extent} here"
@@ -197,6 +198,9 @@ def _extent_of(dimension: _Dimension, extents: Mapping[str, Symbolic]) -> Symbol
     return extents[dimension.label] if dimension.label in extents else derived(dimension.label, extents)
 
 
+_UNNAMED = "?"
+
+
 class _Dimension:
     """A dimension of a declared shape: its extent, or its name if it is dynamic."""
 
@@ -209,7 +213,7 @@ class _Dimension:
         # Some exporters write -1 for a dynamic extent.
         if dim.HasField("dim_value") and dim.dim_value >= 0:  # pyright: ignore
             return cls(int(dim.dim_value), str(dim.dim_value))  # pyright: ignore
-        return cls(None, str(dim.dim_param) or "?")  # pyright: ignore
+        return cls(None, str(dim.dim_param) or _UNNAMED)  # pyright: ignore
 
 
 def _placeholder(n: int, dimension: _Dimension) -> str:
@@ -221,7 +225,7 @@ def _placeholder(n: int, dimension: _Dimension) -> str:
 def _by_name(dimensions: Iterable[_Dimension]) -> str:
     """The alternative, for dimensions with names."""
     names = list(dict.fromkeys(d.label for d in dimensions))
-    return "" if "?" in names else f", or {' '.join(f'--shape {name}=<n>' for name in names)}"
+    return "" if _UNNAMED in names else f", or {' '.join(f'--shape {name}=<n>' for name in names)}"
 
 
 def _agreed(name: str, declared: list[_Dimension] | None, given: Sequence[Symbolic]) -> Sequence[Symbolic]:

@@ -60,6 +60,7 @@ struct treadle_pool {
     struct crew *crew; /* NULL if no threads could be started after a fork */
     double *seconds;   /* of the next run, NULL if none is wanted; room for `left` of them */
     long left;
+    struct treadle_trace *trace; /* NULL unless `run` is run_traced */
     int pinned; /* whether worker i has the CPU cpus[i] alone */
     int cpus[];
 };
@@ -187,8 +188,12 @@ static int pin(struct crew *crew, const int *cpus) {
 }
 #endif
 
+/* Of the thread that asks; a caller is worker 0 of its pool. */
+static _Thread_local int worker_index;
+
 static void *thread_main(void *argument) {
     struct worker *self = argument;
+    worker_index = (int)self->index;
     for (unsigned long long seen = 0;;) {
         wait_for_run_after(self->crew, seen);
         seen = take_shares(self->crew, self->index);
@@ -255,13 +260,19 @@ static struct crew *crew_of(struct treadle_pool *pool) {
     return pool->crew = start_crew(pool->workers, pool->pinned ? pool->cpus : NULL);
 }
 
+/* How many shares a run of so many blocks has where there are threads. */
+static long shares_of(long workers, long blocks) {
+    if (workers == 1 || blocks <= 1) return 1;
+    return blocks < SHARES * workers ? blocks : SHARES * workers;
+}
+
 static void run_shares(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
-    struct crew *crew = pool->workers == 1 || blocks <= 1 ? NULL : crew_of(pool);
+    long shares = shares_of(pool->workers, blocks);
+    struct crew *crew = shares == 1 ? NULL : crew_of(pool);
     if (!crew) {
         kernel(args, 0, 1);
         return;
     }
-    long shares = blocks < SHARES * crew->workers ? blocks : SHARES * crew->workers;
     atomic_store_explicit(&crew->kernel, kernel, memory_order_relaxed);
     atomic_store_explicit(&crew->args, args, memory_order_relaxed);
     atomic_store_explicit(&crew->done, 0, memory_order_relaxed);
@@ -288,6 +299,46 @@ static void run(struct treadle_pool *pool, treadle_kernel kernel, void *const *a
     pool->left--;
 }
 
+/* A run that is traced is one of `traced_kernel`, whose arguments are this: all else is as in one that is not, and one
+ * that is not traced executes nothing for it. */
+struct traced_run {
+    treadle_kernel kernel;
+    void *const *args;
+    struct treadle_trace *trace;
+    unsigned long long first; /* the event of share 0 */
+};
+
+static struct treadle_event *event_of(struct treadle_trace *trace, unsigned long long number) {
+    return &trace->events[number % (unsigned long long)trace->capacity];
+}
+
+static void traced_kernel(void *const *args, long share, long shares) {
+    const struct traced_run *traced = (const struct traced_run *)(const void *)args;
+    double start = now();
+    traced->kernel(traced->args, share, shares);
+    *event_of(traced->trace, traced->first + (unsigned long long)share) = (struct treadle_event){
+        start, now(), traced->trace->launches, traced->kernel, worker_index, (int)share,
+    };
+}
+
+/* Each share has its own place in the ring, so that threads agree on nothing when they write there. */
+static void run_traced(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
+    struct treadle_trace *trace = pool->trace;
+    long shares = shares_of(pool->workers, blocks);
+    struct traced_run traced = {kernel, args, trace, trace->count};
+    trace->launches++;
+    trace->count += (unsigned long long)shares + 1;
+    if (shares >= trace->capacity) {
+        run(pool, kernel, args, blocks);
+        return;
+    }
+    double start = now();
+    run(pool, traced_kernel, (void *const *)(const void *)&traced, blocks);
+    *event_of(trace, trace->count - 1) = (struct treadle_event){
+        start, now(), trace->launches, kernel, -1, (int)shares,
+    };
+}
+
 void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *const *args, long blocks) {
     pool->run(pool, kernel, args, blocks);
 }
@@ -302,6 +353,7 @@ struct treadle_pool *treadle_pool_create_on(long workers, const int *cpus) {
     pool->forks = forks;
     pool->seconds = NULL;
     pool->left = 0;
+    pool->trace = NULL;
     pool->pinned = cpus != NULL;
     if (cpus) memcpy(pool->cpus, cpus, (size_t)workers * sizeof *cpus);
     pool->crew = start_crew(workers, cpus);
@@ -315,6 +367,11 @@ struct treadle_pool *treadle_pool_create(long workers) { return treadle_pool_cre
 void treadle_pool_record(struct treadle_pool *pool, double *seconds, long most) {
     pool->seconds = seconds;
     pool->left = seconds ? most : 0;
+}
+
+void treadle_pool_trace(struct treadle_pool *pool, struct treadle_trace *trace) {
+    pool->trace = trace;
+    pool->run = trace ? run_traced : run;
 }
 
 long treadle_pool_workers(const struct treadle_pool *pool) { return pool->workers; }

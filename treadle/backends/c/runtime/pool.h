@@ -38,6 +38,29 @@ void treadle_pool_run(struct treadle_pool *pool, treadle_kernel kernel, void *co
  * with NULL none does. Not while a run is under way. */
 void treadle_pool_record(struct treadle_pool *pool, double *seconds, long most);
 
+/* What a traced pool did from `start` to `end`, in seconds of CLOCK_MONOTONIC: a worker a share of a launch, or, where
+ * `worker` is -1, the pool a launch of so many shares. Launches are numbered from 1. */
+struct treadle_event {
+    double start, end;
+    long long launch;
+    treadle_kernel kernel;
+    int worker, share;
+};
+
+/* A ring of events: the newest `capacity` of the `count` events that there were; the event of number n is in place n
+ * modulo the capacity. Those of a launch follow one another: its shares in order, then the launch. */
+struct treadle_trace {
+    unsigned long long count;
+    long long launches;
+    long long capacity;
+    struct treadle_event events[];
+};
+
+/* From now on each run writes its events to the ring, which is the caller's, and zero but for its capacity at first; with
+ * NULL none does, and a run costs what it costs in a pool that was never traced. Not while a run is under way. A launch of
+ * as many shares as the ring has places, or more, is counted, and not written. */
+void treadle_pool_trace(struct treadle_pool *pool, struct treadle_trace *trace);
+
 /* The number of workers, the caller included. */
 long treadle_pool_workers(const struct treadle_pool *pool);
 
