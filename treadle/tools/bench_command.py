@@ -124,7 +124,7 @@ def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Ma
     if not path.is_dir() and args.peers is None and missing and path.suffix == ".onnx":
         yield f"not measured: {', '.join(missing)}, not installed (pip install {' '.join(missing)})"
     if not result.kernels:
-        yield "kernels are not timed: a call takes one of several, by its shapes"
+        yield "kernels are not timed: shapes or data decide which of them a call runs"
     if result.is_disturbed:
         yield f"{busy_text(result.waited)}; times are too long, and say nothing of the roofline"
     elif result.kernels and result.times[OWN].median > _TOO_LONG * result.kernel_seconds + _CALL_SECONDS:
