@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import BUSY, Disturbance, Times, interleave, waited_seconds
-from treadle.bench.peaks import Launch, Peaks, has_choices, launches_of, measure_peaks
+from treadle.bench.peaks import Launch, Peaks, has_choices, launches_in, measure_peaks, module_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim
@@ -219,7 +219,8 @@ def bench_model(
     if model.manifest.kind != "cpu":
         message = f"what is compiled for {model.target} cannot be timed here"
         raise TreadleError(message, "bench", "a model for a CPU; benchmarks/gpu.py measures GPUs")
-    launches = [] if has_choices(model.artifact) else launches_of(model.artifact)
+    module = module_of(model.artifact)
+    launches = [] if has_choices(module) else launches_in(module, model.folder)
     program = model.open()
     assert isinstance(program, CpuProgram)
     model.reset()

@@ -96,16 +96,25 @@ class Launch:
     nbytes: int
 
 
+def module_of(artifact: Artifact) -> ModuleOp:
+    """The IR that an artifact carries; TreadleError where it is missing, changed or damaged."""
+    return read_module(artifact.module_text(), str(artifact.folder / MODULE))
+
+
 def launches_of(artifact: Artifact) -> list[Launch]:
-    """The launches of a model, in order; TreadleError where its IR is missing or changed, and where shapes or data
-    decide which launches a call has."""
-    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
-    if _has_choices(module):
+    """As `launches_in`, of a compiled model; raises as `module_of`, too."""
+    return launches_in(module_of(artifact), artifact.folder / MODULE)
+
+
+def launches_in(module: ModuleOp, where: object) -> list[Launch]:
+    """The launches of a lowered module, in order; TreadleError where there are none, and where shapes or data decide
+    which launches a call has."""
+    if has_choices(module):
         message = "which launches a call has, its shapes or its data decide"
-        raise TreadleError(message, artifact.folder / MODULE, "a model for one shape, without loops and branches")
+        raise TreadleError(message, where, "a model for one shape, without loops and branches")
     launches = [op for op in module.walk() if isinstance(op, LaunchOp)]
     if not launches:
-        raise TreadleError("there are no launches in it", artifact.folder / MODULE, "the IR of a compiled model")
+        raise TreadleError("there are no launches in it", where, "the IR of a compiled model")
     kernels = {name: _Kernel(op) for name, op in kernels_of(module).items()}
     return [
         Launch(
@@ -118,9 +127,9 @@ def launches_of(artifact: Artifact) -> list[Launch]:
     ]
 
 
-def has_choices(artifact: Artifact) -> bool:
-    """Whether shapes or data decide which launches a call has, so that `launches_of` cannot list them."""
-    return _has_choices(read_module(artifact.module_text(), str(artifact.folder / MODULE)))
+def has_choices(module: ModuleOp) -> bool:
+    """Whether shapes or data decide which launches a call has, so that `launches_in` cannot list them."""
+    return any(isinstance(op, DispatchOp | LoopOp | IfOp) for op in module.walk())
 
 
 def kernels_of(module: ModuleOp) -> dict[str, Operation]:
@@ -128,10 +137,6 @@ def kernels_of(module: ModuleOp) -> dict[str, Operation]:
     launched = {op.kernel.string_value() for op in module.walk() if isinstance(op, LaunchOp)}
     named = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp | KernelOp)}
     return {name: op for name, op in named.items() if name in launched}
-
-
-def _has_choices(module: ModuleOp) -> bool:
-    return any(isinstance(op, DispatchOp | LoopOp | IfOp) for op in module.walk())
 
 
 class _Kernel:
