@@ -287,6 +287,34 @@ def test_the_program_s_calls_lead_to_launches(page: Tree) -> None:
         assert text.startswith(f"treadle_pool_run(pool, {row[1]}, ")
 
 
+def test_a_kernel_s_text_is_that_of_the_folder_with_its_operations(page: Tree, model: CompiledModel) -> None:
+    kernels = {each.get("data-name"): each for each in page.section("texts").iter("pre") if "id" in each.attrib}
+    for name, pre in kernels.items():
+        assert "".join(pre.itertext()) == model.artifact.read_text(f"kernels/{name}.c")
+    (inner,) = [
+        "".join(pre.itertext())
+        for details in page.section("texts").iter("details")
+        if (details.find("pre") is kernels["softmax"])
+        for pre in details.findall("details/pre")
+    ]
+    lines = ["  " + line for line in inner.splitlines()]
+    assert "\n".join(lines) in model.artifact.module_text()
+    assert lines[0].startswith("  func.func @softmax(")
+    assert lines[-1] == "  }"
+
+
+def test_tuning_is_a_section_of_a_model_with_a_database(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    output = tmp_path / "page.html"
+    assert (
+        command(str(path), "--shape", "n=24", "--no-check", "--database", str(tmp_path / "db"), "-o", str(output)) == 0
+    )
+    tree = Tree(output.read_text())
+    groups = tree.rows("tuning")
+    assert len(groups) == len(tree.rows("decisions"))
+    assert "".join(tree.section("tuning").itertext()).count("Not timed.") == len(groups)
+
+
 def test_a_range_is_curves_and_tables(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "page.html"
     assert command(str(path), "--shape", "n=1..256", "--no-check", "-o", str(output)) == 0

@@ -18,6 +18,7 @@ from treadle.tools.certify_command import Certificate, add_certificates
 from treadle.tools.graph_picture import STYLE, Box, Edge, Lifetime, Row, arena_picture, graph_picture
 from treadle.tools.model_report import HOST, Kernel, ModelReport, Step, Value
 from treadle.tools.oracle import Comparison
+from treadle.tools.report_page import add_tuning
 
 _SCRIPT = Path(__file__).with_name("report.js")
 _PAGE_STYLE = """
@@ -81,6 +82,9 @@ def model_page(report: ModelReport) -> str:
     page.add_memory(main)
     page.add_errors(main)
     page.add_range(main)
+    if report.tuning is not None:
+        section = _section(main, "tuning", "tuning")
+        add_tuning(section, section, report.tuning)
     page.add_texts(main)
     for section in main.findall("section"):
         SubElement(menu, "a", {"href": f"#{section.get('id')}"}).text = section.get("data-name")
@@ -369,6 +373,11 @@ class _Page:
                 SubElement(details, "p", named).text = f"The text is in the folder: {kernel.file}"
                 continue
             self._add_lines(SubElement(details, "pre", named), kernel)
+            left -= len(kernel.ir)
+            if left > 0 and kernel.ir:
+                inner = SubElement(details, "details")
+                SubElement(inner, "summary").text = "the operations that it was printed from"
+                SubElement(SubElement(inner, "pre"), "code").text = kernel.ir
 
     def _add_lines(self, pre: Element, kernel: Kernel) -> None:
         """A kernel's text; the comment that names nodes leads to them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from treadle.passes.graph.fusion_group import Decision, describe
 from treadle.passes.graph.graph_fuse import fusion_decisions
 from treadle.tools.certify_command import Certificate
 from treadle.tools.oracle import Check
+from treadle.tools.report_source import Report
 
 # The values.
 
@@ -105,13 +107,14 @@ class Step:
 class Kernel:
     """A kernel's text, in a file of the artifact.
 
-    comment: what it computes, in words
+    comment: what it computes, in words; ir: the operations that the text was printed from
     """
 
     name: str
     file: str
     text: str
     comment: str
+    ir: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ class ModelReport:
     facts: name and value, of all; notes: what is missing, and why
     along: calls at points of a range; checks: outputs compared with the definition, and with which extents
     certificates: of the dispatches; always: kernels that no dispatch chooses
+    tuning: what a search tried for the model's groups, if there is a database of it
     """
 
     title: str
@@ -138,6 +142,7 @@ class ModelReport:
     symbols: str = ""
     certificates: tuple[Certificate, ...] = ()
     always: tuple[str, ...] = ()
+    tuning: Report | None = None
 
     @property
     def nodes(self) -> tuple[ModelNode, ...]:
@@ -385,15 +390,28 @@ def _place(buffer: SSAValue) -> tuple[str, int, int]:
 def kernels_in(artifact: Artifact, module: ModuleOp) -> tuple[Kernel, ...]:
     """The kernels of an artifact's module with their texts; TreadleError for a file that is missing or changed."""
     suffix = ".cu" if artifact.manifest.kind == "cuda" else ".c"
+    parts = _parts(artifact.module_text())
     found: list[Kernel] = []
     for name, op in kernels_of(module).items():
         file, comment = f"kernels/{name}{suffix}", op.attributes.get("comment") or op.properties.get("comment")
         text = artifact.read_text(file) if file in artifact.manifest.files else ""
         said = comment.data if isinstance(comment, StringAttr) else ""
-        found.append(Kernel(name, file, text, said))
+        found.append(Kernel(name, file, text, said, parts.get(name, "")))
     return tuple(found)
 
 
+def _parts(text: str) -> dict[str, str]:
+    """The text of each function of a printed module, by its name: what is indented by two begins one, or ends it."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if begun := _FUNCTION.match(line):
+            lines = found.setdefault(begun[1], [])
+        lines.append(line[2:])
+    return {name: "\n".join(lines) for name, lines in found.items()}
+
+
+_FUNCTION = re.compile(r"  \S[^\n@]*@(\w+)\b")
 HOST = "kernels/treadle_run.c"
 
 

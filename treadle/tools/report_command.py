@@ -15,7 +15,7 @@ from treadle.artifact.artifact import Artifact
 from treadle.bench.interleave import busy_text
 from treadle.bench.model import OWN, POINTS, Benchmark, bench_model
 from treadle.bench.peaks import module_of
-from treadle.compiler.request import CompileRequest
+from treadle.compiler.request import CompileRequest, is_ir_file
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.schedules.search.database_files import open_database
@@ -31,7 +31,9 @@ from treadle.tools.model_report import Decisions, ModelReport, Step, decisions_o
 from treadle.tools.oracle import Check
 from treadle.tools.output import output_stream
 from treadle.tools.progress_bar import progress_bar
+from treadle.tools.report_source import Report, model_report
 from treadle.tools.run_command import check_of_call, checks_along
+from treadle.tuning.model import tasks_of_model
 
 Array = NDArray[Any]
 
@@ -51,8 +53,10 @@ def report_command(args: argparse.Namespace) -> int:
     with progress_bar() as progress:
         with model_of(path, shapes, given, args, progress) as model:
             progress("reading what was decided", 1.0)
-            decisions = Decisions() if path.is_dir() else decisions_of(_request(path, shapes, given, args))
-            report = report_of(model, decisions, path.name)
+            request = None if path.is_dir() else _request(path, shapes, given, args)
+            decisions = Decisions() if request is None else decisions_of(request)
+            tuning = None if request is None or not request.options.database else _tuning(request, args.seed)
+            report = replace(report_of(model, decisions, path.name), tuning=tuning)
             if model.manifest.kind == "cpu":
                 progress("measuring", 1.0)
                 report = measured(report, model, given, args.seed, args.seconds)
@@ -172,6 +176,14 @@ def _request(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace)
     return CompileRequest(
         path, target, normalized(shapes), options=options, constants=given.constants, states=parse_states(args.states)
     )
+
+
+def _tuning(request: CompileRequest, seed: int) -> Report | None:
+    """What a search tried for the groups of a model in a file; None of IR, whose groups are formed."""
+    if not isinstance(request.model, Path) or is_ir_file(request.model):
+        return None
+    tasks = tasks_of_model(request.model, request.target, request.shapes, request.options, constants=request.constants)
+    return model_report(request.model.name, tasks, Path(request.options.database), hardware_of(request.target), seed)
 
 
 __all__ = ["measured", "report_command", "report_of"]
