@@ -579,14 +579,14 @@ def test_clicks_mark_sort_and_filter(path: Path, tmp_path: Path) -> None:
         shown.send("/url", {"url": output.as_uri()})
         assert shown.run("return alert.toString().includes('native') && !document.querySelector('.on')")
         shown.click("#graph a[href='#n1'] text")
-        assert shown.run("return document.getElementById('bar').innerText").startswith("node clamp")
+        assert shown.run("return document.getElementById('bar').innerText").split()[:3] == ["×", "node", "clamp"]
         found = shown.run(marked)
         assert {"nodes clamp", "launches 0"} <= set(found)
         assert shown.run("return document.querySelectorAll('#graph g.on').length") == 1
         shown.click("#launches a[href='#l1']")
-        assert shown.run("return document.getElementById('bar').innerText").startswith("launch 1")
+        assert shown.run("return document.getElementById('bar').innerText").split()[:3] == ["×", "launch", "1"]
         assert shown.run("return document.querySelector('#graph g.on a').getAttribute('href')") == "#l1"
-        shown.click("#bar button:last-child")
+        shown.click("#bar button")
         assert not shown.run(marked)
         column = "return [...document.querySelectorAll('#nodes tbody tr:not(.off)')].map(e => e.cells[1].innerText)"
         shown.click("#nodes th:nth-child(2) button")

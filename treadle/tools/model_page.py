@@ -32,8 +32,8 @@ section:first-of-type h2{border:0;margin-top:4px}
 .frame,.scroll{overflow:auto;max-height:76vh;border:1px solid var(--line);border-radius:4px;margin:6px 0}
 .frame{padding:4px}.frame svg{display:block;margin:0 auto}.scroll table{margin:0 8px}
 .scroll thead th{position:sticky;top:0;background:var(--page)}.scroll caption{padding:4px 0}
-td{max-width:420px;overflow-wrap:anywhere}td.number{overflow-wrap:normal}td.links,td code{min-width:11em}
-figure{margin:8px 0}td code{display:block}
+td{min-width:6em;max-width:420px;overflow-wrap:anywhere}td.number{min-width:0;overflow-wrap:normal}
+td.links,td code{min-width:14em}figure{margin:8px 0}td code{display:block}
 tr.on td{background:var(--mark)}tr.off{display:none}
 details.on>summary{background:var(--mark)}
 th button{all:unset;cursor:pointer}th button:focus-visible{outline:2px solid var(--timed)}
@@ -47,14 +47,13 @@ pre .line{display:block}pre .line:has(a.on){background:var(--mark)}
 #bar{position:fixed;left:0;right:0;bottom:0;z-index:3;display:flex;gap:8px;align-items:center;overflow-x:auto;
 padding:8px 16px;background:var(--panel);border-top:2px solid var(--chosen);white-space:nowrap}
 #bar[hidden]{display:none}#bar b{max-width:40vw;overflow:hidden;text-overflow:ellipsis;flex-shrink:0}
-#bar button:last-child{margin-left:auto;position:sticky;right:0}
 """
 _MOST_TEXT = 4_000_000
 """Letters of texts on a page, those of kernels that take most of the time first; the folder has all."""
 _MANY = 3_000
 """Nodes of a model, and pairs of neighbours, above which tables leave out what makes a page too large for a browser."""
 _FEW_NODES = 6
-"""Nodes that a box of the graph lists."""
+"""Nodes that a box of the graph lists, and the row of a launch."""
 
 
 def model_page(report: ModelReport) -> str:
@@ -219,7 +218,7 @@ class _Page:
             row.set("data-r", " ".join(self.around(number)))
             SubElement(SubElement(row, "td"), "a", {"href": f"#l{number}"}).text = str(number)
             self._links(row, [(kernel, self.kernel_ids.get(kernel, "")) for kernel in step.kernels])
-            self._nodes(row, step.nodes)
+            self._nodes(row, step.nodes, _FEW_NODES)
             groups = [] if step.group is None else [(report.decisions.groups[step.group].label, f"g{step.group}")]
             self._links(row, groups)
             _add_time(row, step.time, timed, most)
@@ -416,10 +415,11 @@ class _Page:
             last.text, number = line.strip(), number + 1
             _append_text(code, last, "\n")
 
-    def _nodes(self, row: Element, nodes: Sequence[ModelNode]) -> None:
-        """A cell of nodes; of a model of very many, only their kinds, whose links lead to the names."""
+    def _nodes(self, row: Element, nodes: Sequence[ModelNode], most: int | None = None) -> None:
+        """A cell of so many nodes; of a model of very many, only their kinds, whose links lead to the names."""
         many = len(self.node_ids) > _MANY
-        self._links(row, [(node.kind if many else _name(node), self.node_ids[node]) for node in nodes])
+        shown = [(node.kind if many else _name(node), self.node_ids[node]) for node in nodes[:most]]
+        self._links(row, [*shown, *([(f"and {len(nodes) - len(shown)} more", "")] if len(shown) < len(nodes) else [])])
 
     def _links(self, row: Element, links: Sequence[tuple[str, str]], otherwise: str = "") -> None:
         """A cell of links, with commas."""

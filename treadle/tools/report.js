@@ -12,19 +12,18 @@ function choose(id) {
   bar.replaceChildren();
   bar.hidden = marked.length === 0;
   if (bar.hidden) return;
-  const name = document.createElement("b");
-  const target = document.getElementById(id);
-  name.textContent = `${KINDS[id[0]] ?? ""} ${target?.dataset.name ?? target?.cells?.[0].textContent ?? id}`;
-  bar.append(name);
-  for (const section of document.querySelectorAll("section[id]")) {
-    const inside = marked.filter((element) => section.contains(element) && !element.querySelector(":scope .on"));
-    if (inside.length) bar.append(walker(section, inside));
-  }
   const close = document.createElement("button");
   close.textContent = "×";
   close.setAttribute("aria-label", "choose nothing");
   close.onclick = () => choose("");
-  bar.append(close);
+  const name = document.createElement("b");
+  const target = document.getElementById(id);
+  name.textContent = `${KINDS[id[0]] ?? ""} ${target?.dataset.name ?? target?.cells?.[0].textContent ?? id}`;
+  bar.append(close, name);
+  for (const section of document.querySelectorAll("section[id]")) {
+    const inside = marked.filter((element) => section.contains(element) && !element.querySelector(":scope .on"));
+    if (inside.length) bar.append(walker(section, inside));
+  }
 }
 
 // A button that shows one after the other of some elements.
@@ -39,7 +38,7 @@ function walker(section, elements) {
 function show(element) {
   for (let each = element; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
   element.closest("tr")?.classList.remove("off");
-  element.scrollIntoView({ block: "center", inline: "center" });
+  element.scrollIntoView({ block: "center", inline: element.closest("svg") ? "center" : "nearest" });
 }
 
 document.addEventListener("click", (event) => {

@@ -29,7 +29,7 @@ from treadle.tools.certify_command import certify, kernels_of_every_call
 from treadle.tools.model_page import model_page
 from treadle.tools.model_report import Decisions, ModelReport, Step, decisions_of, kernels_in, program_of, program_text
 from treadle.tools.oracle import Check
-from treadle.tools.output import output_stream
+from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
 from treadle.tools.report_source import Report, model_report
 from treadle.tools.run_command import check_of_call, checks_along
@@ -65,7 +65,8 @@ def report_command(args: argparse.Namespace) -> int:
         page = model_page(report)
     with output_stream(args.output) as stream:
         stream.write(page)
-    print(f"{args.output}: {len(report.steps)} steps of {len(report.nodes)} nodes, {len(page) / 1e6:.1f} MB")
+    if args.output != STDOUT:
+        print(f"{args.output}: {len(report.steps)} steps of {len(report.nodes)} nodes, {len(page) / 1e6:.1f} MB")
     return 0
 
 
