@@ -279,6 +279,26 @@ def _last(value: Value) -> int:
     return max(value.readers, default=value.writer or 0)
 
 
+def test_launches_of_equal_kernels_are_in_their_own_groups(tmp_path: Path) -> None:
+    nodes, x = list[onnx.NodeProto](), "x"
+    for n in range(3):
+        nodes.append(helper.make_node("Softmax", [x], [f"s{n}"], f"norm{n}"))
+        nodes.append(helper.make_node("MatMul", [f"s{n}", "w"], [f"p{n}"], f"product{n}"))
+        nodes.append(helper.make_node("Relu", [f"p{n}"], [f"r{n}"], f"clamp{n}"))
+        x = f"r{n}"
+    weights = [numpy_helper.from_array(np.ones((32, 32), np.float32), "w")]
+    path = save_model(tmp_path / "m.onnx", nodes, [value("x", (8, 32))], [value(x, (8, 32))], weights)
+    compiled = treadle.compile(path)
+    groups = decisions_of(CompileRequest(path, resolve_target("cpu"))).groups
+    steps, _ = program_of(compiled.artifact, module_of(compiled.artifact), groups)
+    assert len({step.kernels for step in steps}) == 2, "equal kernels are one"
+    assert [step.group for step in steps] == list(range(6))
+    for n, step in enumerate(steps):
+        own = [f"product{n // 2}", f"clamp{n // 2}"] if n % 2 else [f"norm{n // 2}"]
+        assert [node.name for node in step.located] == own
+        assert set(step.located) <= set(step.nodes)
+
+
 def test_the_program_s_calls_lead_to_launches(page: Tree) -> None:
     first = next(page.section("texts").iter("pre"))
     links = [(each.get("href"), each.text or "") for each in first.iter("a")]
@@ -376,7 +396,7 @@ def test_text_for_a_gpu_is_not_measured(path: Path, tmp_path: Path, monkeypatch:
         compiled.save(tmp_path / "folder")
     assert command(str(tmp_path / "folder"), "-o", str(tmp_path / "page.html")) == 0
     tree = Tree((tmp_path / "page.html").read_text())
-    assert "Nothing was measured: sm_80 is not this machine's processor." in "".join(tree.root.itertext())
+    assert "Nothing was run or measured: sm_80 is not this machine's processor." in "".join(tree.root.itertext())
     assert len(tree.rows("launches")) == len(compiled.manifest.launches)
     assert all(row[-2].isdigit() and row[-1].isdigit() for row in tree.rows("launches")), "operations and bytes"
     texts = tree.section("texts")
@@ -420,10 +440,22 @@ def test_options_that_do_not_fit_are_refused(
         (["report", str(tmp_path / "folder"), "--threads", "0", "-o", output], "0 is not a number of threads"),
         (["report", str(tmp_path / "folder"), "--seconds", "0", "-o", output], "0 seconds"),
         (["report", str(tmp_path / "none.onnx"), "-o", output], "none.onnx"),
+        (["report", str(tmp_path / "none.onnx"), "-o", str(tmp_path / "no" / "page.html")], "page.html: cannot write"),
     ):
         assert main(arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert says in line
+
+
+def test_a_page_on_stdout_is_the_page_alone(
+    model: CompiledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "folder")
+    assert command(str(tmp_path / "folder"), "-o", "-") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("<!doctype html>")
+    assert text.endswith("</html>\n")
+    assert len(Tree(text).rows("launches")) == len(launches_of(model.artifact))
 
 
 def large_report(launches: int, nodes_each: int) -> ModelReport:

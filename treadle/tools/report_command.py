@@ -50,7 +50,7 @@ def report_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
     path, given = Path(args.model), read_inputs(args.input)
     shapes = shapes_of_call(args.shape, given.shapes)
-    with progress_bar() as progress:
+    with output_stream(args.output) as stream, progress_bar() as progress:  # no minutes for what cannot be written
         with model_of(path, shapes, given, args, progress) as model:
             progress("reading what was decided", 1.0)
             request = None if path.is_dir() else _request(path, shapes, given, args)
@@ -63,7 +63,6 @@ def report_command(args: argparse.Namespace) -> int:
                 progress("comparing with the definition", 1.0)
                 report = _checked(report, path, model, given, args)
         page = model_page(report)
-    with output_stream(args.output) as stream:
         stream.write(page)
     if args.output != STDOUT:
         print(f"{args.output}: {len(report.steps)} steps of {len(report.nodes)} nodes, {len(page) / 1e6:.1f} MB")
@@ -141,7 +140,7 @@ def _missing(artifact: Artifact, decisions: Decisions) -> Iterator[str]:
     if not decisions.groups:
         yield "Decisions and errors are not in a compiled folder: a report of the model itself has them."
     if artifact.manifest.kind != "cpu":
-        yield f"Nothing was measured: {artifact.manifest.target} is not this machine's processor."
+        yield f"Nothing was run or measured: {artifact.manifest.target} is not this machine's processor."
 
 
 def _checked(
