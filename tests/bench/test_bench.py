@@ -62,6 +62,36 @@ def test_launches_have_their_nodes_operations_and_bytes(compiled: CompiledModel)
     assert norm.nbytes == 4 * (24 * 40 * 2)
 
 
+@pytest.mark.usefixtures("brief")
+def test_kernels_of_a_loop_are_not_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many launches a call has, its data decide: times in order would be those of others."""
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["s"], ["t"]), helper.make_node("Identity", ["c"], ["d"])],
+        "b",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s", TensorProto.FLOAT, [8]),
+        ],
+        [
+            helper.make_tensor_value_info("d", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("t", TensorProto.FLOAT, [8]),
+        ],
+    )
+    x = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [8]),
+        helper.make_tensor_value_info("n", TensorProto.INT64, []),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8])
+    graph = helper.make_graph([helper.make_node("Loop", ["n", "", "x"], ["y"], "loop", body=body)], "g", x, [y])
+    path = tmp_path / "loop.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    with pytest.raises(TreadleError, match="which launches a call has, its shapes or its data decide"):
+        launches_of(treadle.compile(path).artifact)
+    assert bench(str(path), "--peers", "none", seconds=SECONDS) == 0
+    assert "kernels are not timed: shapes or data decide which of them a call runs" in capsys.readouterr().out
+
+
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements of `SECONDS`, which the command would refuse."""
@@ -81,6 +111,8 @@ def test_sides_and_kernels_are_measured(model: Path, compiled: CompiledModel) ->
     assert math.isclose(result.kernel_seconds, math.fsum(seconds))
     assert all(each > 0 for each in seconds)
     assert result.threads == 2
+    assert [each.name for each in result.launches] == [each.kernel for each in launches_of(compiled.artifact)]
+    assert sorted(each.seconds for each in result.launches) == sorted(seconds), "a launch a kernel here"
 
 
 def test_a_peer_computes_the_same_model(model: Path, compiled: CompiledModel) -> None:

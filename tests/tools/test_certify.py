@@ -171,7 +171,7 @@ def test_a_picture_of_several_extents_and_one_of_points_that_lose_nothing():
     certificate = Certificate("e1 <= 4 ? 0 : 1", ("b", "s"), ("a", "b"), leaves, points)
     assert [len(certificate.at(leaf)) for leaf in leaves] == [2, 2]
     texts = [element.text for element in predicted_times(certificate, "it").iter("text")]
-    assert "number of the point" in texts
+    assert "number of the point, log scale" in texts
     assert Losses.of(certificate.at(leaves[0])) == Losses(2, 0.0, 0.0)
     assert Losses.of([Foreseen((1,), 0.0, 0, (3.0,), 2.0)]) == Losses(1, 0.5, 0.5)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import BUSY, Disturbance, Times, interleave, waited_seconds
-from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks, takes_one_of_several
+from treadle.bench.peaks import Launch, Peaks, has_choices, launches_in, measure_peaks, module_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim
@@ -182,6 +182,8 @@ class Benchmark:
     threads: int
     waited: float = 0.0
     """The part of the threads' time in which they waited for a core: other programs ran."""
+    launches: tuple[KernelTime, ...] = ()
+    """Each launch by itself, in the order of `launches_of`; seconds are medians."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -210,14 +212,15 @@ def bench_model(
 ) -> Benchmark:
     """Times calls of a model for the CPU in turn with `others`, and then its kernels, for about `seconds` in all.
 
-    A model with kernels for several shapes, of which each call takes one, has no kernels in the result.
+    A model of which shapes or data decide which launches a call has has no kernels in the result.
     TreadleError for a model for another target. Measure on a machine that does nothing else: times of one run can be
     compared with one another, not with those of another day. What other programs took meanwhile is `waited`.
     """
     if model.manifest.kind != "cpu":
         message = f"what is compiled for {model.target} cannot be timed here"
         raise TreadleError(message, "bench", "a model for a CPU; benchmarks/gpu.py measures GPUs")
-    launches = [] if takes_one_of_several(model.artifact) else launches_of(model.artifact)
+    module = module_of(model.artifact)
+    launches = [] if has_choices(module) else launches_in(module, model.folder)
     program = model.open()
     assert isinstance(program, CpuProgram)
     model.reset()
@@ -235,7 +238,8 @@ def bench_model(
     samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
     part = max(part, disturbance.part()) if launches else part
-    return Benchmark(times, _by_kernel(launches, medians), measure_peaks(program.threads), program.threads, part)
+    each = tuple(KernelTime(launch.kernel, (launch,), median) for launch, median in zip(launches, medians, strict=True))
+    return Benchmark(times, _by_kernel(each), measure_peaks(program.threads), program.threads, part, each)
 
 
 def called(model: CompiledModel, inputs: Mapping[str, Array]) -> Callable[[], object]:
@@ -260,13 +264,15 @@ def repeated(call: Callable[[], object]) -> Callable[[int], None]:
     return run
 
 
-def _by_kernel(launches: Sequence[Launch], seconds: Sequence[float]) -> tuple[KernelTime, ...]:
+def _by_kernel(launches: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
     """The launches of each kernel together, the longest first."""
-    groups: dict[str, list[int]] = {}
-    for number, launch in enumerate(launches):
-        groups.setdefault(launch.kernel, []).append(number)
-    kernels = [
-        KernelTime(name, tuple(launches[n] for n in numbers), sum(seconds[n] for n in numbers))
-        for name, numbers in groups.items()
-    ]
+    groups: dict[str, list[KernelTime]] = {}
+    for launch in launches:
+        groups.setdefault(launch.name, []).append(launch)
+    kernels = [_together(name, group) for name, group in groups.items()]
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))
+
+
+def _together(name: str, group: Sequence[KernelTime]) -> KernelTime:
+    launches = tuple(launch for each in group for launch in each.launches)
+    return KernelTime(name, launches, sum(each.seconds for each in group))

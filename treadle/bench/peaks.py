@@ -8,15 +8,16 @@ from math import prod
 
 import numpy as np
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IntAttr, IntegerType, MemRefType, VectorType
+from xdsl.dialects.builtin import IntAttr, IntegerType, MemRefType, ModuleOp, VectorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.artifact.artifact import MODULE, Artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
 from treadle.compiler.request import read_module
+from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.host import DispatchOp, LaunchOp
+from treadle.dialects.host import DispatchOp, IfOp, LaunchOp, LoopOp
 from treadle.dialects.location import name_nodes
 from treadle.errors import TreadleError
 from treadle.target.host import host_target
@@ -24,7 +25,7 @@ from treadle.target.host import host_target
 # Which buffers a kernel reads at places that other data says, as gathers do: how much of them, a call decides.
 
 
-def gathered_buffers(kernel: func.FuncOp) -> list[int]:
+def gathered_buffers(kernel: Operation) -> list[int]:
     """The numbers of the arguments that are read at indices which depend on integers of another one. A buffer of one
     integer, as that of an extent, gives no places."""
     tainted, found = set[SSAValue](), dict[int, None]()
@@ -43,15 +44,15 @@ def gathered_buffers(kernel: func.FuncOp) -> list[int]:
             return list(found)
 
 
-def stored_elements(kernel: func.FuncOp) -> int:
+def stored_elements(kernel: Operation) -> int:
     """Elements of the arguments that the kernel writes."""
-    args = kernel.body.block.args
+    args = kernel.regions[0].block.args
     touched = [_buffer(op) for op in kernel.walk() if not op.results]
     return sum(prod(_shape(arg.type)) for arg in args if any(buffer is arg for buffer in touched))
 
 
-def _numbers(kernel: func.FuncOp) -> dict[SSAValue, int]:
-    return {arg: n for n, arg in enumerate(kernel.body.block.args)}
+def _numbers(kernel: Operation) -> dict[SSAValue, int]:
+    return {arg: n for n, arg in enumerate(kernel.regions[0].block.args)}
 
 
 def _buffer(op: Operation) -> SSAValue | None:
@@ -95,17 +96,26 @@ class Launch:
     nbytes: int
 
 
+def module_of(artifact: Artifact) -> ModuleOp:
+    """The IR that an artifact carries; TreadleError where it is missing, changed or damaged."""
+    return read_module(artifact.module_text(), str(artifact.folder / MODULE))
+
+
 def launches_of(artifact: Artifact) -> list[Launch]:
-    """The launches of a model for a CPU, in order; TreadleError where its IR is missing or changed, and where
-    a call takes one of several launches."""
-    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
-    kernels = {op.sym_name.data: _Kernel(op) for op in module.ops if isinstance(op, func.FuncOp)}
-    if any(isinstance(op, DispatchOp) for op in module.walk()):
-        message = "a call takes one of several kernels, by its shapes"
-        raise TreadleError(message, artifact.folder / MODULE, "a model compiled for one shape")
+    """As `launches_in`, of a compiled model; raises as `module_of`, too."""
+    return launches_in(module_of(artifact), artifact.folder / MODULE)
+
+
+def launches_in(module: ModuleOp, where: object) -> list[Launch]:
+    """The launches of a lowered module, in order; TreadleError where there are none, and where shapes or data decide
+    which launches a call has."""
+    if has_choices(module):
+        message = "which launches a call has, its shapes or its data decide"
+        raise TreadleError(message, where, "a model for one shape, without loops and branches")
     launches = [op for op in module.walk() if isinstance(op, LaunchOp)]
     if not launches:
-        raise TreadleError("there are no launches in it", artifact.folder / MODULE, "the IR of a compiled model")
+        raise TreadleError("there are no launches in it", where, "the IR of a compiled model")
+    kernels = {name: _Kernel(op) for name, op in kernels_of(module).items()}
     return [
         Launch(
             launch.kernel.string_value(),
@@ -117,16 +127,22 @@ def launches_of(artifact: Artifact) -> list[Launch]:
     ]
 
 
-def takes_one_of_several(artifact: Artifact) -> bool:
-    """Whether a call takes one of several kernels somewhere, so that `launches_of` cannot list them."""
-    module = read_module(artifact.module_text(), str(artifact.folder / MODULE))
-    return any(isinstance(op, DispatchOp) for op in module.walk())
+def has_choices(module: ModuleOp) -> bool:
+    """Whether shapes or data decide which launches a call has, so that `launches_in` cannot list them."""
+    return any(isinstance(op, DispatchOp | LoopOp | IfOp) for op in module.walk())
+
+
+def kernels_of(module: ModuleOp) -> dict[str, Operation]:
+    """The kernels of a lowered module by their symbols: functions of C or CUDA that launches name."""
+    launched = {op.kernel.string_value() for op in module.walk() if isinstance(op, LaunchOp)}
+    named = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp | KernelOp)}
+    return {name: op for name, op in named.items() if name in launched}
 
 
 class _Kernel:
     """What the text of a kernel says of its launches."""
 
-    def __init__(self, kernel: func.FuncOp):
+    def __init__(self, kernel: Operation):
         counted = kernel.attributes.get("operations")
         self.operations = counted.data if isinstance(counted, IntAttr) else 0
         self._gathered, self._stored = gathered_buffers(kernel), stored_elements(kernel)

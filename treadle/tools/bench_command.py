@@ -20,6 +20,7 @@ from treadle.bench.interleave import Times, busy_text
 from treadle.bench.model import (
     OWN,
     PEERS,
+    POINTS,
     Benchmark,
     KernelTime,
     bench_model,
@@ -75,7 +76,7 @@ def bench_command(args: argparse.Namespace) -> int:
     shapes = shapes_of_call(args.shape, given.shapes)
     peers = _peers(path, args)
     with ExitStack() as stack, progress_bar() as progress:
-        model = stack.enter_context(_model(path, shapes, given, args, progress))
+        model = stack.enter_context(model_of(path, shapes, given, args, progress))
         inputs = inputs_of(model, given.arrays, args.seed)
         progress("measuring", 1.0)
         others: dict[str, Callable[[], object]] = {}
@@ -84,7 +85,7 @@ def bench_command(args: argparse.Namespace) -> int:
         fed = {**inputs, **(oracle.fed_constants(path, given.constants) if peers else {})}
         threads = load_environment().num_threads if args.threads is None else args.threads
         others |= {name: peer_call(name, path, fed, threads) for name in peers}
-        along = _along(model, given.arrays, args)
+        along = times_along(model, given.arrays, args.seed, args.seconds / 2)
         seconds = args.seconds / 2 if along else args.seconds
         result = bench_model(model, inputs, others, seconds=seconds)
         memory = model.memory
@@ -106,14 +107,17 @@ def bench_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _along(model: CompiledModel, given: Inputs, args: argparse.Namespace) -> list[tuple[dict[str, int], Times]]:
-    """The times of a model with symbols along its range, unless a call is given: values of the symbols with theirs."""
+def times_along(
+    model: CompiledModel, given: Inputs, seed: int, seconds: float, count: int = POINTS
+) -> list[tuple[dict[str, int], Times]]:
+    """The times of a model with symbols at up to so many points of its range, unless a call is given: values of the
+    symbols with theirs."""
     if not model.symbols or given:
         return []
-    listed = [tuple({**point, **empty_lengths(model)}.items()) for point in points_of(model.symbols)]
+    listed = [tuple({**point, **empty_lengths(model)}.items()) for point in points_of(model.symbols, count)]
     points = list(map(dict, dict.fromkeys(listed)))
-    calls = [complete(tensors_at(model.inputs, values), {}, args.seed) for values in points]
-    return list(zip(points, bench_range(model, calls, args.seconds / 2), strict=True))
+    calls = [complete(tensors_at(model.inputs, values), {}, seed) for values in points]
+    return list(zip(points, bench_range(model, calls, seconds), strict=True))
 
 
 def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Mapping[str, str]) -> Iterator[str]:
@@ -124,7 +128,7 @@ def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Ma
     if not path.is_dir() and args.peers is None and missing and path.suffix == ".onnx":
         yield f"not measured: {', '.join(missing)}, not installed (pip install {' '.join(missing)})"
     if not result.kernels:
-        yield "kernels are not timed: a call takes one of several, by its shapes"
+        yield "kernels are not timed: shapes or data decide which of them a call runs"
     if result.is_disturbed:
         yield f"{busy_text(result.waited)}; times are too long, and say nothing of the roofline"
     elif result.kernels and result.times[OWN].median > _TOO_LONG * result.kernel_seconds + _CALL_SECONDS:
@@ -132,7 +136,7 @@ def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Ma
         yield f"a call takes {factor:.1f} times its kernels: something else ran, or calls wait for each other"
 
 
-def _model(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, progress: Progress) -> CompiledModel:
+def model_of(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace, progress: Progress) -> CompiledModel:
     """The compiled model in a folder, or the model compiled; TreadleError for an option that only the latter takes."""
     if not path.is_dir():
         precision, target = args.precision or "f32", args.target or "cpu"
@@ -195,7 +199,7 @@ def kernel_table(result: Benchmark, most: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("nodes of the model", overflow="fold")
     for kernel in result.kernels[:most]:
-        table.add_row(*_cells(kernel, result))
+        table.add_row(*kernel_cells(kernel, result))
     rest = result.kernels[most:]
     if rest:
         seconds = sum(kernel.seconds for kernel in rest)
@@ -205,7 +209,8 @@ def kernel_table(result: Benchmark, most: int) -> Table:
     return table
 
 
-def _cells(kernel: KernelTime, result: Benchmark) -> list[str]:
+def kernel_cells(kernel: KernelTime, result: Benchmark) -> list[str]:
+    """Name, launches, us, share, GFLOP/s, GB/s, of the roofline, nodes."""
     seconds = kernel.seconds or float("nan")
     return [
         kernel.name,

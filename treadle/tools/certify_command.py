@@ -56,7 +56,7 @@ def predicted_times(certificate: Certificate, name: str) -> Element:
         f"{len(certificate.kernels)} kernels at {len(places)} points; calls lose at most {worst:.1%}. "
         "The table below has the same numbers.",
     )
-    charts.draw_axes(root, across, up, heading, "predicted, µs")
+    charts.draw_axes(root, across, up, f"{heading}, log scale", "predicted, µs, log scale")
     order = sorted(range(len(places)), key=places.__getitem__)
     for number, dashes in zip(range(len(certificate.kernels)), cycle(_DASHES), strict=False):
         curve = [(across(places[n]), up(certificate.points[n].seconds[number] * 1e6)) for n in order]
@@ -139,14 +139,18 @@ def certificate_page(title: str, symbols: str, certificates: Sequence[Certificat
     SubElement(body, "h1").text = f"{title}: certificate"
     proved = f"Every call of {symbols} takes exactly one kernel of each group, which was proved from the artifact's IR."
     SubElement(body, "p").text = proved
-    main = SubElement(body, "main")
+    add_certificates(SubElement(body, "main"), certificates, others)
+    return charts.page_text(root)
+
+
+def add_certificates(main: Element, certificates: Sequence[Certificate], others: Sequence[str]) -> None:
+    """What the page consists of, as sections of another one."""
     for number, certificate in enumerate(certificates):
         _add(main, number, certificate)
     if others:
         section = SubElement(main, "section")
         SubElement(section, "h2").text = "without a dispatch"
         _table(section, "Kernels that every call runs, in order", ("kernel",), [(name,) for name in others])
-    return charts.page_text(root)
 
 
 def loss_texts(loss: Losses | None) -> tuple[str, str, str]:

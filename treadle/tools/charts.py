@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from treadle.errors import printable
+
 # What every picture consists of.
 
 
@@ -95,7 +97,7 @@ class Scale:
     def ticks(self) -> list[float]:
         """Three to eight round values within the scale: of a short one at equal distances, else 1, 2, 5, 10, ..."""
         if not self.is_log or self.high < 4 * self.low:
-            return _even(self.low, self.high, 0 if self.is_log else 1)
+            return even_ticks(self.low, self.high, 0 if self.is_log else 1)
         decades = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
         for factors in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
             found = [f * 10.0**d for d in decades for f in factors if self.low <= f * 10.0**d <= self.high]
@@ -104,7 +106,7 @@ class Scale:
         return found[:: ceil(len(found) / _MOST_TICKS)]
 
 
-def _even(low: float, high: float, least: float) -> list[float]:
+def even_ticks(low: float, high: float, least: float = 0) -> list[float]:
     """The multiples of 1, 2 or 5 times a power of ten between two values, as many as fit, at the least distance."""
     steps = [f * 10.0**d for d in range(floor(log10(high - low)) - 1, ceil(log10(high - low)) + 1) for f in (1, 2, 5)]
     step = next(step for step in steps if step >= least and (high - low) / step < _MOST_TICKS)
@@ -218,8 +220,8 @@ def page(title: str) -> tuple[Element, Element]:
 
 
 def page_text(root: Element) -> str:
-    """A page as the text of a file."""
-    return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
+    """A page as the text of a file. Control characters of names are escaped: HTML has no way to contain them."""
+    return printable("<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n")
 
 
 def table(

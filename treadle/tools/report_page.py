@@ -100,16 +100,20 @@ _MANY = 400
 def report_page(report: Report) -> str:
     """The whole page."""
     root, body = charts.page(report.title)
-    _add_summary(body, report)
-    main = SubElement(body, "main")
-    for group in report.groups:
-        _add_group(main, group)
+    header = SubElement(body, "header")
+    SubElement(header, "h1").text = report.title
+    add_tuning(header, SubElement(body, "main"), report)
     return charts.page_text(root)
 
 
-def _add_summary(body: Element, report: Report) -> None:
-    header = SubElement(body, "header")
-    SubElement(header, "h1").text = report.title
+def add_tuning(header: Element, main: Element, report: Report) -> None:
+    """What the page consists of but its title: facts with a table of groups, and a section a group."""
+    _add_summary(header, report)
+    for group in report.groups:
+        _add_group(main, group)
+
+
+def _add_summary(header: Element, report: Report) -> None:
     facts = SubElement(header, "dl")
     for name, value in report.facts:
         SubElement(facts, "dt").text = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,14 +244,34 @@ def _check(
     path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array], constants: dict[str, Array]
 ) -> int:
     """A line for each output of the model and of ONNX Runtime; 1 if one of them differs from the definition."""
-    precision, weights = parse_precision(model.manifest.precision), model.manifest.weights.get("kind")
-    check = oracle.check_model(
-        path, inputs, outputs, precision, constants, weights=parse_weights(weights), states=empty_states(model)
-    )
+    check = check_of_call(path, model, inputs, outputs, constants)
     _print_comparisons(check)
     for refusal in check.refusals:
         print(f"{refusal}; the definition alone was compared with")
     return 0 if check.agrees else 1
+
+
+def check_of_call(
+    path: Path, model: CompiledModel, inputs: dict[str, Array], outputs: dict[str, Array], constants: dict[str, Array],
+    *, evaluator: bool = False,
+) -> oracle.Check:  # fmt: skip
+    """Outputs of a call of the model in a file, compared with its definition; `evaluator` as in `check_model`."""
+    precision, weights = parse_precision(model.manifest.precision), model.manifest.weights.get("kind")
+    return oracle.check_model(
+        path, inputs, outputs, precision, constants, evaluator=evaluator, weights=parse_weights(weights),
+        states=empty_states(model),
+    )  # fmt: skip
+
+
+def checks_along(
+    path: Path, model: CompiledModel, given: Given, seed: int
+) -> Iterator[tuple[dict[str, int], oracle.Check]]:
+    """The same at corners and other points of a model's range: the values of its symbols, each with the check."""
+    points = points_of(model.symbols, seed)
+    for values in map(dict, dict.fromkeys(tuple({**point, **empty_lengths(model)}.items()) for point in points)):
+        inputs = inputs_at(model.inputs, values, given.arrays, seed)
+        model.reset()
+        yield values, check_of_call(path, model, inputs, model.run(inputs), given.constants, evaluator=True)
 
 
 def _print_comparisons(check: oracle.Check, where: str = "") -> None:
@@ -264,28 +284,19 @@ def _print_comparisons(check: oracle.Check, where: str = "") -> None:
 
 
 def _check_range(path: Path, model: CompiledModel, given: Given, seed: int) -> int:
-    """The same at corners and other points of a model's range, then what was compared with what."""
-    points, precision = points_of(model.symbols, seed), parse_precision(model.manifest.precision)
-    weights = parse_weights(model.manifest.weights.get("kind"))
-    peers, refusals, status = dict[str, None](), dict[str, None](), 0
-    calls = list(dict.fromkeys(tuple({**point, **empty_lengths(model)}.items()) for point in points))
-    for values in calls:
-        inputs = inputs_at(model.inputs, dict(values), given.arrays, seed)
-        model.reset()
-        outputs = model.run(inputs)
-        check = oracle.check_model(
-            path, inputs, outputs, precision, given.constants, evaluator=True, weights=weights,
-            states=empty_states(model),
-        )  # fmt: skip
-        _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values) + ": ")
+    """A line for each output at each point of a model's range, then what was compared with what."""
+    peers, refusals, status, calls = dict[str, None](), dict[str, None](), 0, 0
+    for values, check in checks_along(path, model, given, seed):
+        _print_comparisons(check, ", ".join(f"{name} = {value}" for name, value in values.items()) + ": ")
         peers |= {check.peer: None} if check.peer else {}
         refusals |= dict.fromkeys(check.refusals)
         status |= not check.agrees
+        calls += 1
     for refusal in refusals:
         print(refusal)
     ranges, others = ", ".join(map(str, model.symbols)), "".join(f", and {peer} on the model itself" for peer in peers)
-    print(f"at {len(calls)} points of {ranges}: compared with the definition for each point's shapes{others}")
+    print(f"at {calls} points of {ranges}: compared with the definition for each point's shapes{others}")
     return status
 
 
-__all__ = ["run_command"]
+__all__ = ["check_of_call", "checks_along", "run_command"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         compile_command,
         gguf_command,
         map_command,
+        report_command,
         run_command,
         schedules_command,
         tune_command,
@@ -41,6 +42,7 @@ else:  # --help and --version wait for none of them
     compile_command = lazy_module("treadle.tools.compile_command")
     gguf_command = lazy_module("treadle.tools.gguf_command")
     map_command = lazy_module("treadle.tools.map_command")
+    report_command = lazy_module("treadle.tools.report_command")
     run_command = lazy_module("treadle.tools.run_command")
     schedules_command = lazy_module("treadle.tools.schedules_command")
     tune_command = lazy_module("treadle.tools.tune_command")
@@ -79,6 +81,8 @@ def _run(args: argparse.Namespace) -> int:
             return run_command.run_command(args)
         case "bench":
             return bench_command.bench_command(args)
+        case "report":
+            return report_command.report_command(args)
         case "schedules":
             return schedules_command.schedules_command(args)
         case "tune":
@@ -102,13 +106,14 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | chat | gguf | bench | tune | schedules | check | certify | bisect | map | cache"
+    names = "compile | run | chat | gguf | bench | report | tune | schedules | check | certify | bisect | map | cache"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
     _add_chat(commands.add_parser("chat", help="have a compiled decoder continue what is typed"))
     _add_gguf(commands.add_parser("gguf", help="write the decoder of a GGUF file as an ONNX model"))
     _add_bench(commands.add_parser("bench", help="time a model, its kernels, and other runtimes beside it"))
+    _add_report(commands.add_parser("report", help="write a model's launches, times, memory and texts as a page"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
@@ -235,6 +240,18 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="DIR", help="a folder that `treadle compile` wrote, measured beside it")
     parser.add_argument("--kernels", type=int, default=20, metavar="N", help="the longest N kernels (default 20)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers; - prints them")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file, an .mlir file, or a folder that `treadle compile` wrote", runs=True)
+    _add_states(parser)
+    _add_compiled_call(parser)
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, metavar="N", help="of the measurement (default %(default)g)"
+    )
+    parser.add_argument("--no-check", action="store_true", help="do not compare outputs with the model's definition")
+    parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="the page; - prints it")
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from treadle.dialects.graph import AppendOp, ComputeOp, FusedOp, Operator, Whole
 from treadle.dialects.location import fused_location, location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import is_injective, reads_by_user
+from treadle.passes.graph.fusion_group import Decision
 from treadle.passes.graph.fusion_plan import Group, nodes_of, plan_fusion
 from treadle.passes.graph.inline_compute import GrowingBodies, operator_names
 from treadle.target import Target
@@ -129,6 +130,17 @@ class GraphFusePass(ModulePass):
             _build(group, labels.label([word for op in members for word in operator_names(op)]))
         _drop_unused(block)
         _put_in_order(block)
+
+
+def fusion_decisions(module: ModuleOp, target: Target) -> list[Decision]:
+    """What `graph-fuse` would do with each pair of neighbours of a module, and why; drops operators without a reader,
+    as it does."""
+    found: list[Decision] = []
+    for function in [f for f in module.body.block.ops if isinstance(f, FuncOp) and f.body.blocks]:
+        _drop_unused(function.body.block)
+        ops = list(function.body.block.ops)
+        found += plan_fusion(ops, target).decisions(nodes_of(ops))
+    return found
 
 
 def _check(block: Block) -> None:
