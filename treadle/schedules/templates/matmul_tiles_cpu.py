@@ -35,7 +35,7 @@ _START = 2000
 _COMPUTE = 0.4
 """Cycles to compute and round an element of B. An estimate."""
 LEAST_ROWS = 8
-"""From which on a product by a matrix of few bits is computed on the unit by default: docs/adr/0087 has the measurement."""
+"""From which on a product by a matrix of few bits is computed on the unit by default: measured in docs/adr/0087."""
 _ROUNDED = StringAttr("bf16")
 _Product = MatmulOp | PackedMatmulOp
 _OVERFLOW = 1.5
