@@ -83,8 +83,9 @@ class MatmulTilesCpu(Template):
         return {"chunk": _even(m, ceil(m / number(choices, "chunk"))), "panels": ceil(panels / groups)}
 
     def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """Blocks end at the last tile of rows that a call needs."""
-        return self.canonical(anchor, choices, target)
+        """Blocks end at the last tile of rows that a call needs, which is a whole one but in chunks of half a tile."""
+        found = self.canonical(anchor, choices, target)
+        return {**found, "chunk": max(number(found, "chunk"), min(number(choices, "chunk"), TILE_ROWS))}
 
     def _every(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""
