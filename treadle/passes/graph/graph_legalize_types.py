@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, StringAttr, TensorType, bf16, f16, f32, f64, i32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, ModuleOp, StringAttr, TensorType, bf16, f16, f32, f64, i32
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -16,6 +16,8 @@ from treadle.errors import TreadleError
 from treadle.passes.graph.graph_quantized_products import is_byte_difference, is_constant
 from treadle.passes.graph.rewriting import read_wide, replace_with, shape_of, tensor
 from treadle.target import Target
+
+_BYTE = 8
 
 
 def _beside_products(op: Operator, target: Target) -> bool:
@@ -32,18 +34,21 @@ def _off_unit(op: Operator, target: Target) -> bool:
 
 
 def _by_dequantized(op: Operator, target: Target) -> bool:
-    """Where a product's matrix is computed from constants, as those of few bits are: kernels of few rows dequantise it
+    """Where a product's matrix is computed from constants, of which one has 8 bits or fewer: kernels of few rows dequantise it
     where they multiply, which roundings would delay, and those of many round it to tiles of the unit."""
-    return isinstance(op, MatmulOp) and not isinstance(op.b.owner, ConstantOp) and _is_computed(op.b)
+    types = _constants(op.b) if isinstance(op, MatmulOp) else None
+    return any(isinstance(each, IntegerType) and each.width.data <= _BYTE for each in types or ())
 
 
-def _is_computed(value: SSAValue) -> bool:
-    """Whether a tensor is computed from constants alone."""
+def _constants(value: SSAValue) -> set[Attribute] | None:
+    """The element types of the constants that a tensor is computed from; None where it depends on anything else."""
     op = value.owner
     if isinstance(op, ConstantOp):
-        return True
+        return {op.type.get_element_type()}
     read = op.tensors() if isinstance(op, ComputeOp) else op.operands if isinstance(op, Operator) else ()
-    return bool(read) and all(map(_is_computed, read))
+    found = [_constants(each) for each in read]
+    known = [each for each in found if each is not None]
+    return set[Attribute]().union(*known) if known and len(known) == len(found) else None
 
 
 @dataclass(frozen=True)
