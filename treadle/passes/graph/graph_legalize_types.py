@@ -34,8 +34,8 @@ def _off_unit(op: Operator, target: Target) -> bool:
 
 
 def _by_dequantized(op: Operator, target: Target) -> bool:
-    """Where a product's matrix is computed from constants, of which one has 8 bits or fewer: kernels of few rows dequantise it
-    where they multiply, which roundings would delay, and those of many round it to tiles of the unit."""
+    """Where a product's matrix is computed from constants, of which one has 8 bits or fewer: kernels of few rows
+    dequantise it where they multiply, which roundings would delay, and those of many round it to tiles of the unit."""
     types = _constants(op.b) if isinstance(op, MatmulOp) else None
     return any(isinstance(each, IntegerType) and each.width.data <= _BYTE for each in types or ())
 
