@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -17,7 +18,16 @@ import treadle
 from tests.helpers.quick_bench import measure_briefly
 from treadle.bench import model as bench_models
 from treadle.bench.interleave import Disturbance, Times, waited_seconds
-from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model, installed_peers, peer_call, points_of
+from treadle.bench.model import (
+    OWN,
+    Benchmark,
+    KernelTime,
+    bench_model,
+    installed_peers,
+    measure_streams,
+    peer_call,
+    points_of,
+)
 from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
@@ -115,6 +125,37 @@ def test_sides_and_kernels_are_measured(model: Path, compiled: CompiledModel) ->
     assert sorted(each.seconds for each in result.launches) == sorted(seconds), "a launch a kernel here"
 
 
+@pytest.mark.usefixtures("brief")
+def test_streams_share_weights_and_are_counted(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every stream has calls of its own, and none counts that warmed up."""
+    assert (
+        bench(str(model), "--peers", "none", "--streams", "3", "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
+    )
+    assert "Throughput of 3 streams of 2 threads" in capsys.readouterr().out
+    numbers = json.loads((tmp_path / "n.json").read_text())
+    throughput = numbers["throughput"]
+    assert throughput["streams"] == 3
+    assert throughput["latency"]["calls"] >= 3
+    assert throughput["calls_a_second"] > 0
+    latency = numbers["latency"]["treadle"]
+    assert latency["calls"] >= len(numbers["seconds_a_call"]["treadle"])
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_streams_add_up(compiled: CompiledModel) -> None:
+    """By a clock that goes on by a second at each reading, which threads share, every stream is called."""
+    ticks = itertools.count(0.0)
+    found = measure_streams(compiled, {"x": X}, 2, seconds=0.0, clock=lambda: next(ticks))
+    assert (found.streams, found.threads, found.latency.calls) == (2, THREADS, 2)
+    # A stream reads it when it begins, around its call, before it goes on, and at its end.
+    assert 0 < found.calls_a_second <= 2 / 4
+
+
+def test_an_error_of_a_stream_is_raised(compiled: CompiledModel) -> None:
+    with pytest.raises(TreadleError, match="input 'x'"):
+        measure_streams(compiled, {"x": X[:, :3]}, 2, seconds=0.0)
+
+
 def test_a_peer_computes_the_same_model(model: Path, compiled: CompiledModel) -> None:
     assert "onnxruntime" in installed_peers()
     (theirs,) = peer_call("onnxruntime", model, {"x": X}, 2)()  # pyright: ignore[reportGeneralTypeIssues]
@@ -196,6 +237,7 @@ def test_a_compiled_model_is_measured_against_another(
     [
         (["--peers", "tvm"], "there is no peer 'tvm'"),
         (["--target", "sm_80"], "what is compiled for sm_80 cannot be timed here"),
+        (["--streams", "0"], "0 is not a number of streams"),
         (["--threads", "0"], "0 is not a number of threads"),
         (["--seconds", "0.5"], "at least 1"),
         (["--against", "nowhere"], "nowhere"),

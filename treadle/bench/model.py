@@ -6,18 +6,30 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 from numpy.typing import NDArray
 
 from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
-from treadle.bench.interleave import BUSY, Disturbance, Times, interleave, waited_seconds
+from treadle.bench.interleave import (
+    BUSY,
+    Disturbance,
+    Latency,
+    Timed,
+    Times,
+    interleave,
+    latency_of,
+    waited_seconds,
+)
 from treadle.bench.peaks import Launch, Peaks, has_choices, launches_in, measure_peaks, module_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
@@ -184,6 +196,8 @@ class Benchmark:
     """The part of the threads' time in which they waited for a core: other programs ran."""
     launches: tuple[KernelTime, ...] = ()
     """Each launch by itself, in the order of `launches_of`; seconds are medians."""
+    latencies: Mapping[str, Latency] = field(default_factory=dict[str, Latency])
+    """Of each side's single calls."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -231,7 +245,9 @@ def bench_model(
     sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
     calls_alone = Disturbance(program.threads, waited, clock)
-    times = interleave({name: repeated(call) for name, call in sides.items()}, rounds, _BATCH_SECONDS, clock)
+    runs = {name: Timed(call, clock) for name, call in sides.items()}
+    times = interleave(runs, rounds, _BATCH_SECONDS, clock)
+    latencies = {name: run.latency(rounds * times[name].repeats) for name, run in runs.items()}
     part = 0.0 if others else calls_alone.part()  # threads of others that spin make each other wait
     disturbance = Disturbance(program.threads, waited, clock)
     calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median)) if launches else 0
@@ -239,7 +255,61 @@ def bench_model(
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
     part = max(part, disturbance.part()) if launches else part
     each = tuple(KernelTime(launch.kernel, (launch,), median) for launch, median in zip(launches, medians, strict=True))
-    return Benchmark(times, _by_kernel(each), measure_peaks(program.threads), program.threads, part, each)
+    peaks = measure_peaks(program.threads)
+    return Benchmark(times, _by_kernel(each), peaks, program.threads, part, each, latencies)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What instances of a model did at the same time, each called by a thread of its own.
+
+    calls_a_second: of all of them together; latency: of their single calls, in seconds; threads: of each instance
+    """
+
+    streams: int
+    threads: int
+    calls_a_second: float
+    latency: Latency
+
+
+def measure_streams(
+    model: CompiledModel,
+    inputs: Mapping[str, Array],
+    streams: int,
+    *,
+    seconds: float = 2.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Throughput:
+    """Calls `streams` instances of a model for the CPU for `seconds`, each at least once, after a call that warms up.
+
+    An instance has its own memory for a call and its own threads, as many as the model has; the weights are one mapping
+    of the artifact's file, which all of them read. What a call raises is raised here.
+    """
+    program = model.open()
+    assert isinstance(program, CpuProgram)
+    threads = program.threads
+    with ExitStack() as stack, ThreadPoolExecutor(streams) as callers:
+        models = [stack.enter_context(CompiledModel(model.artifact, threads)) for _ in range(streams)]
+        runs = [Timed(called(each, inputs), clock) for each in models]
+        for run in runs:
+            run(1)
+        start = Barrier(streams)
+        running = [callers.submit(_call_until, run, start, seconds, clock) for run in runs]
+        spans = [each.result() for each in running]
+        calls = [run.seconds[1:] for run in runs]
+        rate = sum(len(each) / span for each, span in zip(calls, spans, strict=True))
+        latency = latency_of([second for each in calls for second in each])
+        return Throughput(streams, threads, rate, latency)
+
+
+def _call_until(run: Timed, start: Barrier, seconds: float, clock: Callable[[], float]) -> float:
+    """The seconds from the moment at which all streams start to the end of this one's last call."""
+    start.wait()
+    began = clock()
+    run(1)
+    while clock() - began < seconds:
+        run(1)
+    return clock() - began
 
 
 def called(model: CompiledModel, inputs: Mapping[str, Array]) -> Callable[[], object]:

@@ -16,16 +16,18 @@ from rich.table import Table
 
 from treadle.api import compile
 from treadle.backends.memory import Memory
-from treadle.bench.interleave import Times, busy_text
+from treadle.bench.interleave import Latency, Times, busy_text
 from treadle.bench.model import (
     OWN,
     PEERS,
     POINTS,
     Benchmark,
     KernelTime,
+    Throughput,
     bench_model,
     bench_range,
     installed_peers,
+    measure_streams,
     peer_call,
     points_of,
     tensors_at,
@@ -61,6 +63,8 @@ Inputs = Mapping[str, NDArray[Any]]
 _LEAST_SECONDS = 1.0
 _WIDTH = 1000
 """Columns where the output is no terminal: as many as a table takes."""
+_STREAMS_PART = 0.3
+"""Of `--seconds`, which `--streams` takes beside them."""
 _AGAINST = "against"
 _TOO_LONG, _CALL_SECONDS = 2.0, 1e-3
 """A call may take so many times its kernels, and that much more, before something is said of it."""
@@ -72,6 +76,8 @@ def bench_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.seconds:g} seconds", "--seconds", f"at least {_LEAST_SECONDS:g}")
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
+    if args.streams is not None and args.streams < 1:
+        raise TreadleError(f"{args.streams} is not a number of streams", "--streams", "1 upwards")
     path, given = Path(args.model), read_inputs(args.input)
     shapes = shapes_of_call(args.shape, given.shapes)
     peers = _peers(path, args)
@@ -88,6 +94,9 @@ def bench_command(args: argparse.Namespace) -> int:
         along = times_along(model, given.arrays, args.seed, args.seconds / 2)
         seconds = args.seconds / 2 if along else args.seconds
         result = bench_model(model, inputs, others, seconds=seconds)
+        throughput = None
+        if args.streams is not None:
+            throughput = measure_streams(model, inputs, args.streams, seconds=args.seconds * _STREAMS_PART)
         memory = model.memory
     console = Console(highlight=False, stderr=args.json == STDOUT)
     if not console.is_terminal:
@@ -96,6 +105,8 @@ def bench_command(args: argparse.Namespace) -> int:
         console.print("Milliseconds a call along the range")
         console.print(range_table(along))
     console.print(latency_table(result, peers, "at the largest shape" if along else ""))
+    if throughput is not None:
+        console.print(throughput_table(throughput))
     for line in _notes(result, path, args, peers):
         console.print(line, soft_wrap=True)
     console.print(f"memory of a call: {memory}")
@@ -103,7 +114,7 @@ def bench_command(args: argparse.Namespace) -> int:
         console.print(kernel_table(result, args.kernels))
     if args.json is not None:
         with output_stream(args.json) as stream:
-            stream.write(json.dumps(_numbers(result, memory, path, peers, along), indent=1) + "\n")
+            stream.write(json.dumps(_numbers(result, memory, path, peers, along, throughput), indent=1) + "\n")
     return 0
 
 
@@ -167,20 +178,37 @@ def range_table(along: Sequence[tuple[Mapping[str, int], Times]]) -> Table:
 
 
 def latency_table(result: Benchmark, versions: Mapping[str, str], where: str = "") -> Table:
-    """A line a side: the median and the quartiles of its calls, and how many times the model's own time it takes."""
+    """A line a side: percentiles of its calls, and how many times the model's own time it takes, a batch of calls of
+    each in turn: the median of the rounds, and the quartiles."""
     threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
     title = f"Milliseconds a call with {threads}" + (f", {where}" if where else "")
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
     table.add_column("")
-    for heading in ("median", "quartiles", f"times {OWN}'s", "quartiles"):
+    for heading in ("p50", "p90", "p99", "calls", f"times {OWN}'s", "quartiles"):
         table.add_column(heading, justify="right", no_wrap=True)
     own = result.times[OWN]
     for name, times in result.times.items():
-        (low, middle, high), (least, ratio, most) = times.quartiles, times.ratios(own)
+        least, ratio, most = times.ratios(own)
         ratios = ("", "") if times is own else (f"{ratio:.3f}", f"{least:.3f} - {most:.3f}")
-        table.add_row(
-            f"{name} {versions.get(name, '')}", f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} - {high * 1e3:.3f}", *ratios
-        )
+        table.add_row(f"{name} {versions.get(name, '')}", *_latency_cells(result.latencies[name]), *ratios)
+    return table
+
+
+def _latency_cells(latency: Latency) -> tuple[str, str, str, str]:
+    """Milliseconds, and the number of calls."""
+    p50, p90, p99 = (f"{each * 1e3:.3f}" for each in (latency.p50, latency.p90, latency.p99))
+    return p50, p90, p99, str(latency.calls)
+
+
+def throughput_table(throughput: Throughput) -> Table:
+    """One line: calls a second of all streams, and percentiles of their calls."""
+    streams = "1 stream" if throughput.streams == 1 else f"{throughput.streams} streams"
+    threads = "1 thread" if throughput.threads == 1 else f"{throughput.threads} threads"
+    title = f"Throughput of {streams} of {threads}, milliseconds a call"
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    for heading in ("calls/s", "p50", "p90", "p99", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row(f"{throughput.calls_a_second:.1f}", *_latency_cells(throughput.latency))
     return table
 
 
@@ -263,7 +291,7 @@ def _other(other: CompiledModel, model: CompiledModel, inputs: Inputs) -> Callab
 
 def _numbers(
     result: Benchmark, memory: Memory, path: Path, versions: Mapping[str, str],
-    along: Sequence[tuple[Mapping[str, int], Times]],
+    along: Sequence[tuple[Mapping[str, int], Times]], throughput: Throughput | None,
 ) -> dict[str, object]:  # fmt: skip
     """All that was measured: seconds, operations and bytes."""
     return {
@@ -272,6 +300,8 @@ def _numbers(
         "threads": result.threads,
         "versions": {OWN: __version__, **versions},
         "seconds_a_call": {name: list(times.seconds) for name, times in result.times.items()},
+        "latency": {name: vars(latency) for name, latency in result.latencies.items()},
+        "throughput": None if throughput is None else {**vars(throughput), "latency": vars(throughput.latency)},
         "seconds_along_the_range": [{**values, "seconds": list(times.seconds)} for values, times in along],
         "waited": result.waited,
         "memory": vars(memory),
