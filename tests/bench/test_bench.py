@@ -28,7 +28,8 @@ from treadle.bench.model import (
     peer_call,
     points_of,
 )
-from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks
+from treadle.bench.peaks import Launch, Peaks, launches_in, launches_of, measure_peaks
+from treadle.compiler.request import read_module
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim
@@ -298,6 +299,44 @@ def test_a_gather_moves_the_rows_that_it_reads(embedding: Path) -> None:
     (launch,) = launches_of(treadle.compile(embedding).artifact)
     assert sorted(launch.nodes.split(", ")) == ["Gather 'lookup'", "LayerNormalization 'norm'"]
     assert 2 * 9 * 64 * 4 <= launch.nbytes <= 2 * 9 * 64 * 4 + 9 * 8 + 2 * 64 * 4
+
+
+@pytest.mark.parametrize("dims", [[], [1]])
+def test_a_single_index_is_no_extent(embedding: Path, dims: list[int]) -> None:
+    """The token of a decoder's step: one row moves, not the table."""
+    graph = onnx.load(embedding)
+    del graph.graph.node[1]
+    graph.graph.input[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, dims))
+    graph.graph.output[0].CopyFrom(helper.make_tensor_value_info("rows", TensorProto.FLOAT, [*dims, 64]))
+    (launch,) = launches_of(treadle.compile(graph).artifact)
+    assert launch.nbytes == 2 * 64 * 4 + 8
+
+
+LAST_ROW = """
+func.func @last(%n: memref<1xi64>, %x: memref<64xf32>, %y: memref<1xf32>, %worker: index, %workers: index)
+    attributes {grid = 1 : i64} {
+  %c0 = arith.constant 0 : index
+  %0 = memref.load %n[%c0] : memref<1xi64>
+  %1 = arith.index_cast %0 : i64 to index
+  %2 = memref.load %x[%1] : memref<64xf32>
+  memref.store %2, %y[%c0] : memref<1xf32>
+  func.return
+}
+func.func @main() attributes {input_names = ["x", "n"], output_names = ["y"], arena_bytes = 0 : i64 EXTENTS} {
+  %x = host.buffer input 0 : memref<64xf32>
+  %n = host.buffer input 1 : memref<1xi64>
+  %y = host.buffer output 0 : memref<1xf32>
+  host.launch @last(%n, %x, %y) : memref<1xi64>, memref<64xf32>, memref<1xf32>
+  host.return
+}
+"""
+
+
+@pytest.mark.parametrize(("extents", "elements"), [("", 1), (', extents = ["n"]', 64)])
+def test_an_extent_is_no_index(extents: str, elements: int) -> None:
+    """All of a tensor counts whose rows beyond an extent are not read: how many are, the call decides."""
+    (launch,) = launches_in(read_module(LAST_ROW.replace("EXTENTS", extents), "text"), "text")
+    assert launch.nbytes == 8 + 4 * elements + 4
 
 
 @dataclass

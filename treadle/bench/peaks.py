@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IntAttr, IntegerType, MemRefType, ModuleOp, VectorType
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, IntegerType, MemRefType, ModuleOp, VectorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.artifact.artifact import MODULE, Artifact
@@ -17,7 +17,7 @@ from treadle.backends.c.executor import CpuProgram
 from treadle.compiler.request import read_module
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.host import DispatchOp, IfOp, LaunchOp, LoopOp
+from treadle.dialects.host import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp
 from treadle.dialects.location import name_nodes
 from treadle.errors import TreadleError
 from treadle.target.host import host_target
@@ -25,11 +25,12 @@ from treadle.target.host import host_target
 # Which buffers a kernel reads at places that other data says, as gathers do: how much of them, a call decides.
 
 
-def gathered_buffers(kernel: Operation) -> list[int]:
+def gathered_buffers(kernel: Operation, single: Collection[int] = ()) -> list[int]:
     """The numbers of the arguments that are read at indices which depend on integers of another one. A buffer of one
-    integer, as that of an extent, gives no places."""
+    integer, as that of an extent, gives no places, unless its number is in `single`: the token of a decoder's step."""
     tainted, found = set[SSAValue](), dict[int, None]()
     numbers = _numbers(kernel)
+    indices = {arg for arg, n in numbers.items() if n in single}
     while True:
         before = len(tainted)
         for op in kernel.walk():
@@ -37,7 +38,7 @@ def gathered_buffers(kernel: Operation) -> list[int]:
             at = [operand for operand in op.operands if operand is not buffer and operand in tainted]
             if buffer is not None and op.results and at and buffer in numbers:
                 found[numbers[buffer]] = None
-            if at or (buffer is not None and op.results and _gives_places(buffer)):
+            if at or (buffer is not None and op.results and (buffer in indices or _gives_places(buffer))):
                 tainted.update(op.results)
                 tainted.update(arg for region in op.regions for block in region.blocks for arg in block.args)
         if len(tainted) == before:
@@ -61,11 +62,38 @@ def _buffer(op: Operation) -> SSAValue | None:
 
 
 def _gives_places(buffer: SSAValue) -> bool:
-    """Whether it holds integers that may be indices."""
+    """Whether it holds several integers that may be indices."""
+    return prod(_shape(buffer.type)) > 1 and _holds_indices(buffer)
+
+
+def _holds_indices(buffer: SSAValue) -> bool:
     assert isinstance(buffer.type, MemRefType)
     element = buffer.type.element_type
     element = element.element_type if isinstance(element, VectorType) else element
-    return isinstance(element, IntegerType) and element.width.data >= _LEAST_WIDTH and prod(_shape(buffer.type)) > 1
+    return isinstance(element, IntegerType) and element.width.data >= _LEAST_WIDTH
+
+
+def _single_indices(launch: LaunchOp, given: int) -> frozenset[int]:
+    """The numbers of a launch's buffers that are one of the first `given` inputs of the model, which no extents are,
+    and hold one integer."""
+    return frozenset(
+        n
+        for n, buffer in enumerate(launch.buffers)
+        if isinstance(owner := buffer.owner, BufferOp)
+        and owner.kind.data == "input"
+        and owner.position is not None
+        and owner.position.value.data < given
+        and _holds_indices(buffer)
+        and prod(_shape(buffer.type)) == 1
+    )
+
+
+def _inputs_of_the_caller(module: ModuleOp) -> int:
+    """How many inputs come before those which are extents."""
+    main = next((op for op in module.ops if isinstance(op, func.FuncOp) and op.sym_name.data == "main"), None)
+    lists = [None if main is None else main.attributes.get(name) for name in ("input_names", "extents")]
+    inputs, extents = (len(each) if isinstance(each, ArrayAttr) else 0 for each in lists)
+    return inputs - extents
 
 
 _LEAST_WIDTH = 32
@@ -116,12 +144,13 @@ def launches_in(module: ModuleOp, where: object) -> list[Launch]:
     if not launches:
         raise TreadleError("there are no launches in it", where, "the IR of a compiled model")
     kernels = {name: _Kernel(op) for name, op in kernels_of(module).items()}
+    given = _inputs_of_the_caller(module)
     return [
         Launch(
             launch.kernel.string_value(),
             name_nodes(launch.location),
             kernels[launch.kernel.string_value()].operations,
-            kernels[launch.kernel.string_value()].nbytes(launch.buffers),
+            kernels[launch.kernel.string_value()].nbytes(launch.buffers, _single_indices(launch, given)),
         )
         for launch in launches
     ]
@@ -145,11 +174,14 @@ class _Kernel:
     def __init__(self, kernel: Operation):
         counted = kernel.attributes.get("operations")
         self.operations = counted.data if isinstance(counted, IntAttr) else 0
-        self._gathered, self._stored = gathered_buffers(kernel), stored_elements(kernel)
+        self._kernel, self._stored = kernel, stored_elements(kernel)
+        self._gathered: dict[frozenset[int], list[int]] = {}
 
-    def nbytes(self, buffers: Sequence[SSAValue]) -> int:
-        """Of the buffers of a launch, each once."""
-        gathered = {buffers[n] for n in self._gathered}
+    def nbytes(self, buffers: Sequence[SSAValue], single: frozenset[int]) -> int:
+        """Of the buffers of a launch, each once; single: the numbers of those which are one index."""
+        if single not in self._gathered:
+            self._gathered[single] = gathered_buffers(self._kernel, single)
+        gathered = {buffers[n] for n in self._gathered[single]}
         return sum(self._nbytes(buffer, buffer in gathered) for buffer in dict.fromkeys(buffers))
 
     def _nbytes(self, buffer: SSAValue, is_gathered: bool) -> int:
