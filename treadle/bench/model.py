@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,7 +31,7 @@ from treadle.bench.interleave import (
     latency_of,
     waited_seconds,
 )
-from treadle.bench.peaks import Launch, Peaks, has_choices, launches_in, measure_peaks, module_of
+from treadle.bench.peaks import Launch, Level, Peaks, has_choices, launches_in, measure_peaks, module_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim
@@ -154,11 +155,13 @@ class KernelTime:
     """What the launches of one kernel took in a call.
 
     launches: those of the model's launches that run it; seconds: the sum of their medians
+    touched: bytes of all launches of the kernel in a call, where these are only some of them
     """
 
     name: str
     launches: tuple[Launch, ...]
     seconds: float
+    touched: int = 0
 
     @property
     def operations(self) -> int:
@@ -175,9 +178,29 @@ class KernelTime:
         """The nodes of the model, for each launch."""
         return tuple(launch.nodes for launch in self.launches)
 
+    @property
+    def working_set(self) -> int:
+        """Bytes that all launches of the kernel in a call touch, those of each launch by themselves."""
+        return max(self.touched, self.nbytes)
+
+    def level(self, peaks: Peaks) -> Level:
+        """The memory that the kernel's data are taken to be in: the smallest level that holds its working set.
+
+        Of what else a call touches between two launches, nothing is known here: data that it has driven out take
+        longer, and data that one launch has just written may be in a smaller cache, and take less.
+        """
+        return peaks.level_of(self.working_set)
+
     def least_seconds(self, peaks: Peaks) -> float:
-        """The roofline's bound: no machine with these peaks takes less, unless caches hold the operands."""
-        return max(self.operations / peaks.operations, self.nbytes / peaks.bandwidth)
+        """The attainable time by the roofline: what each launch takes at least for its arithmetic, or to move its bytes
+        from `level`."""
+        bounds = (peaks.least_seconds(each.operations, each.nbytes, self.working_set) for each in self.launches)
+        return sum(bounds)
+
+    def of_the_roofline(self, peaks: Peaks) -> float:
+        """The attainable time as a share of the kernel's; above 1 where the data were in a smaller level, or the
+        arithmetic is of a type that is faster than float32. 0 for a kernel that was not timed."""
+        return self.least_seconds(peaks) / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -211,7 +234,7 @@ class Benchmark:
 
     @property
     def least_seconds(self) -> float:
-        """The same if none took longer than its roofline's bound; some take less, whose operands a cache holds."""
+        """The same if none took longer than is attainable; some take less (`KernelTime.of_the_roofline`)."""
         return sum(min(kernel.seconds, kernel.least_seconds(self.peaks)) for kernel in self.kernels)
 
 
@@ -254,7 +277,13 @@ def bench_model(
     samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
     part = max(part, disturbance.part()) if launches else part
-    each = tuple(KernelTime(launch.kernel, (launch,), median) for launch, median in zip(launches, medians, strict=True))
+    touched = Counter[str]()
+    for launch in launches:
+        touched[launch.kernel] += launch.nbytes
+    each = tuple(
+        KernelTime(launch.kernel, (launch,), median, touched[launch.kernel])
+        for launch, median in zip(launches, medians, strict=True)
+    )
     peaks = measure_peaks(program.threads)
     return Benchmark(times, _by_kernel(each), peaks, program.threads, part, each, latencies)
 

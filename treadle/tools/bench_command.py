@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from treadle.bench.model import (
     points_of,
     tensors_at,
 )
+from treadle.bench.peaks import Peaks
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
@@ -214,16 +216,14 @@ def throughput_table(throughput: Throughput) -> Table:
 
 def kernel_table(result: Benchmark, most: int) -> Table:
     """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
-    peaks = result.peaks
     title = f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms"
     if not result.is_disturbed:
         title += (
-            f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: "
-            f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
+            f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: {peaks_text(result.peaks)}"
         )
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
     table.add_column("kernel", overflow="fold")
-    for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline"):
+    for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline", "data in"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("nodes of the model", overflow="fold")
     for kernel in result.kernels[:most]:
@@ -237,8 +237,18 @@ def kernel_table(result: Benchmark, most: int) -> Table:
     return table
 
 
+def peaks_text(peaks: Peaks) -> str:
+    """Arithmetic, and each level of memory."""
+    read = ", ".join(f"{level.bandwidth / 1e9:.1f} from {level.name}" for level in peaks.levels)
+    return f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, GB/s: {read}"
+
+
 def kernel_cells(kernel: KernelTime, result: Benchmark) -> list[str]:
-    """Name, launches, us, share, GFLOP/s, GB/s, of the roofline, nodes."""
+    """Name, launches, us, share, GFLOP/s, GB/s, of the roofline, the level of memory that holds its data, nodes.
+
+    The last but one are empty of a run that was disturbed. `above` is what took less than is attainable
+    (`KernelTime.of_the_roofline`).
+    """
     seconds = kernel.seconds or float("nan")
     return [
         kernel.name,
@@ -247,17 +257,17 @@ def kernel_cells(kernel: KernelTime, result: Benchmark) -> list[str]:
         f"{kernel.seconds / (result.kernel_seconds or float('nan')):.1%}",
         f"{kernel.operations / seconds / 1e9:.1f}",
         f"{kernel.nbytes / seconds / 1e9:.1f}",
-        _of_the_roofline(kernel, result),
+        *_of_the_roofline(kernel, result),
         "; ".join(dict.fromkeys(filter(None, kernel.nodes))),
     ]
 
 
-def _of_the_roofline(kernel: KernelTime, result: Benchmark) -> str:
-    """The bound as a share of the time; nothing of a disturbed run. What is faster than memory was in a cache."""
+def _of_the_roofline(kernel: KernelTime, result: Benchmark) -> tuple[str, str]:
+    """The attainable time as a share of the kernel's, and the level of memory that it is for."""
     if result.is_disturbed or not kernel.seconds:
-        return ""
-    share = kernel.least_seconds(result.peaks) / kernel.seconds
-    return f"{share:.0%}" if share <= 1 else "in cache"
+        return "", ""
+    share = kernel.of_the_roofline(result.peaks)
+    return f"{share:.0%}" if share <= 1 else "above", kernel.level(result.peaks).name
 
 
 def _peers(path: Path, args: argparse.Namespace) -> dict[str, str]:
@@ -305,13 +315,15 @@ def _numbers(
         "seconds_along_the_range": [{**values, "seconds": list(times.seconds)} for values, times in along],
         "waited": result.waited,
         "memory": vars(memory),
-        "peaks": vars(result.peaks),
+        "peaks": asdict(result.peaks),
         "kernels": [
             {
                 "kernel": kernel.name,
                 "seconds": kernel.seconds,
                 "operations": kernel.operations,
                 "bytes": kernel.nbytes,
+                "level": kernel.level(result.peaks).name,
+                "attainable_seconds": None if result.is_disturbed else kernel.least_seconds(result.peaks),
                 "nodes": list(kernel.nodes),
             }
             for kernel in result.kernels
