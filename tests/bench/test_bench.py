@@ -224,11 +224,14 @@ def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]
     times = {OWN: Times((1e-3,), 1)}
     table = kernel_table(Benchmark(times, kernels, Peaks(80e9, 9e9), 1), 1)
     # 12,000,000 operations take 150 us at least, 90,000 bytes 10 us.
-    assert str(table.title).startswith("2 kernels, 0.400 ms, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s")
+    assert str(table.title).startswith(
+        "2 kernels, 0.400 of 1.000 ms a call, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s"
+    )
     assert Benchmark(times, kernels, Peaks(30e9, 9e9), 1).least_seconds == pytest.approx(310e-6), "never above its time"
     cells = [list(column.cells) for column in table.columns]
-    assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "DRAM", "Conv 'a'"]
-    assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "25.0%"]
+    assert [column[0] for column in cells] == ["slow", "2", "300.0", "30.0%", "40.0", "0.2", "50%", "DRAM", "Conv 'a'"]
+    assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "10.0%"]
+    assert [column[2] for column in cells][:4] == ["not kernels", "", "600.0", "60.0%"]
 
 
 @pytest.mark.usefixtures("brief")
@@ -281,6 +284,13 @@ def test_the_command_measures_a_model_and_writes_all_numbers(
         "Softmax 'norm'",
     ]
     assert numbers["peaks"]["operations"] > 0
+    assert {kernel["level"] for kernel in numbers["kernels"]} <= {
+        *(each["name"] for each in numbers["peaks"]["caches"]),
+        "DRAM",
+    }
+    assert set(numbers["largest_change_of_a_peak"]) == {"peak", "share"}
+    assert numbers["seconds_of_what_is_not_kernels"] >= 0
+    assert re.search(r"^ not kernels +\d+\.\d +\d+\.\d%", out, re.M)
 
 
 @pytest.mark.usefixtures("brief")
@@ -423,6 +433,37 @@ def test_a_machine_that_others_use_is_noticed(compiled: CompiledModel, part: flo
     assert ("roofline" in str(table.title)) != is_disturbed
     shares = [cell for column in table.columns if "roofline" in str(column.header) for cell in column.cells]
     assert all(cell == "" for cell in shares) == is_disturbed
+
+
+STEADY = Peaks(1e10, 1e10, (Level("L1", 32_000, 1e11),))
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (STEADY, ""),
+        (Peaks(0.95e10, 1.05e10, STEADY.caches), ""),
+        (Peaks(0.5e10, 1e10, STEADY.caches), "its peak of arithmetic differs by 50% between before and after"),
+        (Peaks(1e10, 1e10, (Level("L1", 32_000, 2e11),)), "its peak of L1 differs by 50% between before and after"),
+    ],
+)
+def test_a_machine_that_changes_meanwhile_is_noticed(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch, after: Peaks, said: str
+) -> None:
+    monkeypatch.setattr(bench_models, "_BATCH_SECONDS", 1e-3)
+    measured = iter([STEADY, after])
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, waited=lambda: None, peaks=lambda _: next(measured))
+    assert result.disturbance == (f"the machine changed: {said}" if said else "")
+    assert ("roofline" in str(kernel_table(result, 8).title)) != bool(said)
+    assert result.peaks == STEADY.better(after)
+
+
+def test_calls_faster_than_their_kernels_have_no_overhead() -> None:
+    kernels = (KernelTime("k", (Launch("k", "", 0, 1),), 3e-3),)
+    fast, slow = (Benchmark({OWN: Times((seconds,), 1)}, kernels, STEADY, 1) for seconds in (2e-3, 4e-3))
+    assert (fast.overhead_seconds, fast.call_seconds) == (0, 3e-3)
+    assert (slow.overhead_seconds, slow.call_seconds) == (pytest.approx(1e-3), pytest.approx(4e-3))
+    assert Benchmark({OWN: Times((2e-3,), 1)}, (), STEADY, 1).overhead_seconds == 0, "kernels were not timed"
 
 
 def test_a_system_that_does_not_say_who_waits_claims_nothing(compiled: CompiledModel) -> None:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
 from treadle.bench.interleave import (
-    BUSY,
     Disturbance,
     Latency,
     Timed,
     Times,
+    busy_text,
     interleave,
     latency_of,
     waited_seconds,
@@ -147,6 +147,10 @@ Array = NDArray[Any]
 OWN = "treadle"
 """The name of the side that is measured."""
 
+DRIFT = 0.1
+"""By which share a peak may differ between before and after. Measured on two cores of a guest, ten pairs each: with a
+core free for it the peak that differed most did so by 2 to 7 %, once by 11 %; with both cores, beside another program
+on one of them, by 10 to 52 %."""
 _BATCH_SECONDS = 0.1
 
 
@@ -221,11 +225,21 @@ class Benchmark:
     """Each launch by itself, in the order of `launches_of`; seconds are medians."""
     latencies: Mapping[str, Latency] = field(default_factory=dict[str, Latency])
     """Of each side's single calls."""
+    drift: tuple[str, float] = ("", 0.0)
+    """The peak that differed most between before and after, and by which share (`Peaks.difference`)."""
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs took so much that no time can be compared with what the machine can do."""
-        return self.waited > BUSY
+        """Whether times cannot be compared with what the machine can do: threads waited for more than `interleave.BUSY`
+        of their time, or a peak after differs from that before by more than `DRIFT`."""
+        return bool(self.disturbance)
+
+    @property
+    def disturbance(self) -> str:
+        """What is said of a machine that was disturbed; empty of one that was not."""
+        name, share = self.drift
+        changed = f"the machine changed: its peak of {name} differs by {share:.0%} between before and after"
+        return "; ".join(filter(None, [busy_text(self.waited), changed if share > DRIFT else ""]))
 
     @property
     def kernel_seconds(self) -> float:
@@ -233,8 +247,22 @@ class Benchmark:
         return sum(kernel.seconds for kernel in self.kernels)
 
     @property
+    def overhead_seconds(self) -> float:
+        """Of a call what is not kernels: the median call without the kernels, which were timed in other calls; not
+        below 0. 0 without kernels.
+
+        It is checking and packing the inputs, making the outputs, and starting the threads' shares.
+        """
+        return max(0.0, self.times[OWN].median - self.kernel_seconds) if self.kernels else 0.0
+
+    @property
+    def call_seconds(self) -> float:
+        """Of the kernels and of what is not kernels: what shares are shares of."""
+        return self.kernel_seconds + self.overhead_seconds
+
+    @property
     def least_seconds(self) -> float:
-        """The same if none took longer than is attainable; some take less (`KernelTime.of_the_roofline`)."""
+        """Of all kernels if none took longer than is attainable; some take less (`KernelTime.of_the_roofline`)."""
         return sum(min(kernel.seconds, kernel.least_seconds(self.peaks)) for kernel in self.kernels)
 
 
@@ -246,8 +274,10 @@ def bench_model(
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
     waited: Callable[[], float | None] = waited_seconds,
+    peaks: Callable[[int], Peaks] = measure_peaks,
 ) -> Benchmark:
-    """Times calls of a model for the CPU in turn with `others`, and then its kernels, for about `seconds` in all.
+    """Times calls of a model for the CPU in turn with `others`, and then its kernels, for about `seconds` in all, and
+    about two seconds more for the machine's peaks before and after, of which the higher ones count.
 
     A model of which shapes or data decide which launches a call has has no kernels in the result.
     TreadleError for a model for another target. Measure on a machine that does nothing else: times of one run can be
@@ -264,6 +294,7 @@ def bench_model(
     ordered = model.arguments(inputs)
     if launches:
         program.launch_seconds(ordered, len(launches))  # says at once if the library cannot
+    before = peaks(program.threads)
     own = called(model, inputs) if model.symbols else partial(program.run, ordered)
     sides = {OWN: own, **(others or {})}
     rounds = max(_FEWEST_ROUNDS, int(0.8 * seconds / (_BATCH_SECONDS * len(sides))))
@@ -277,15 +308,20 @@ def bench_model(
     samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
     medians = [statistics.median(each) for each in zip(*samples, strict=True)]
     part = max(part, disturbance.part()) if launches else part
+    after = peaks(program.threads)
+    each = _timed(launches, medians)
+    found = before.better(after)
+    drift = before.difference(after)
+    return Benchmark(times, _by_kernel(each), found, program.threads, part, each, latencies, drift)
+
+
+def _timed(launches: Sequence[Launch], seconds: Sequence[float]) -> tuple[KernelTime, ...]:
+    """Each launch by itself, with what all launches of its kernel touch."""
     touched = Counter[str]()
     for launch in launches:
         touched[launch.kernel] += launch.nbytes
-    each = tuple(
-        KernelTime(launch.kernel, (launch,), median, touched[launch.kernel])
-        for launch, median in zip(launches, medians, strict=True)
-    )
-    peaks = measure_peaks(program.threads)
-    return Benchmark(times, _by_kernel(each), peaks, program.threads, part, each, latencies)
+    pairs = zip(launches, seconds, strict=True)
+    return tuple(KernelTime(launch.kernel, (launch,), took, touched[launch.kernel]) for launch, took in pairs)
 
 
 @dataclass(frozen=True)

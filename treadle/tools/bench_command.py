@@ -17,7 +17,7 @@ from rich.table import Table
 
 from treadle.api import compile
 from treadle.backends.memory import Memory
-from treadle.bench.interleave import Latency, Times, busy_text
+from treadle.bench.interleave import Latency, Times
 from treadle.bench.model import (
     OWN,
     PEERS,
@@ -68,6 +68,8 @@ _WIDTH = 1000
 _STREAMS_PART = 0.3
 """Of `--seconds`, which `--streams` takes beside them."""
 _AGAINST = "against"
+NO_ROOFLINE = "times may be too long, and say nothing of the roofline"
+"""Of a disturbed machine."""
 _TOO_LONG, _CALL_SECONDS = 2.0, 1e-3
 """A call may take so many times its kernels, and that much more, before something is said of it."""
 
@@ -143,7 +145,7 @@ def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Ma
     if not result.kernels:
         yield "kernels are not timed: shapes or data decide which of them a call runs"
     if result.is_disturbed:
-        yield f"{busy_text(result.waited)}; times are too long, and say nothing of the roofline"
+        yield f"{result.disturbance}; {NO_ROOFLINE}"
     elif result.kernels and result.times[OWN].median > _TOO_LONG * result.kernel_seconds + _CALL_SECONDS:
         factor = result.times[OWN].median / result.kernel_seconds
         yield f"a call takes {factor:.1f} times its kernels: something else ran, or calls wait for each other"
@@ -215,8 +217,11 @@ def throughput_table(throughput: Throughput) -> Table:
 
 
 def kernel_table(result: Benchmark, most: int) -> Table:
-    """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
-    title = f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms"
+    """A line a kernel: its launches, time and share of a call, its rates, and the attainable time as a share of its
+    time; then what the others take, and what is not kernels."""
+    title = (
+        f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} of {result.call_seconds * 1e3:.3f} ms a call"
+    )
     if not result.is_disturbed:
         title += (
             f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: {peaks_text(result.peaks)}"
@@ -232,9 +237,14 @@ def kernel_table(result: Benchmark, most: int) -> Table:
     if rest:
         seconds = sum(kernel.seconds for kernel in rest)
         launches = sum(len(kernel.launches) for kernel in rest)
-        share = seconds / result.kernel_seconds
-        table.add_row(f"{len(rest)} others", str(launches), f"{seconds * 1e6:.1f}", f"{share:.1%}")
+        table.add_row(f"{len(rest)} others", str(launches), *_time_cells(seconds, result))
+    table.add_row("not kernels", "", *_time_cells(result.overhead_seconds, result))
     return table
+
+
+def _time_cells(seconds: float, result: Benchmark) -> tuple[str, str]:
+    """Microseconds, and the share of a call."""
+    return f"{seconds * 1e6:.1f}", f"{seconds / (result.call_seconds or float('nan')):.1%}"
 
 
 def peaks_text(peaks: Peaks) -> str:
@@ -244,17 +254,16 @@ def peaks_text(peaks: Peaks) -> str:
 
 
 def kernel_cells(kernel: KernelTime, result: Benchmark) -> list[str]:
-    """Name, launches, us, share, GFLOP/s, GB/s, of the roofline, the level of memory that holds its data, nodes.
+    """Name, launches, us, share of a call, GFLOP/s, GB/s, of the roofline, the level that its data are in, nodes.
 
-    The last but one are empty of a run that was disturbed. `above` is what took less than is attainable
+    The roofline and the level are empty where the run was disturbed. `above` is what took less than is attainable
     (`KernelTime.of_the_roofline`).
     """
     seconds = kernel.seconds or float("nan")
     return [
         kernel.name,
         str(len(kernel.launches)),
-        f"{kernel.seconds * 1e6:.1f}",
-        f"{kernel.seconds / (result.kernel_seconds or float('nan')):.1%}",
+        *_time_cells(kernel.seconds, result),
         f"{kernel.operations / seconds / 1e9:.1f}",
         f"{kernel.nbytes / seconds / 1e9:.1f}",
         *_of_the_roofline(kernel, result),
@@ -315,7 +324,11 @@ def _numbers(
         "seconds_along_the_range": [{**values, "seconds": list(times.seconds)} for values, times in along],
         "waited": result.waited,
         "memory": vars(memory),
+        "disturbance": result.disturbance,
         "peaks": asdict(result.peaks),
+        "largest_change_of_a_peak": dict(zip(("peak", "share"), result.drift, strict=True)),
+        "seconds_of_kernels": result.kernel_seconds,
+        "seconds_of_what_is_not_kernels": result.overhead_seconds if result.kernels else None,
         "kernels": [
             {
                 "kernel": kernel.name,

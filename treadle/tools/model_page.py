@@ -496,10 +496,13 @@ def _add_rates(section: Element, timed: Benchmark | None) -> None:
     if timed is None:
         return
     said = SubElement(section, "p")
-    SubElement(said, "span", {"class": "key"}).tail = " measured"
+    SubElement(
+        said, "span", {"class": "key"}
+    ).tail = (
+        f" measured; {timed.overhead_seconds * 1e3:.3f} of {timed.call_seconds * 1e3:.3f} ms a call are not kernels "
+    )
     if timed.is_disturbed:
         return
-    said.findall("span")[-1].tail = " measured, "
     SubElement(said, "span", {"class": "key least"}).tail = (
         f" attainable: {timed.least_seconds * 1e3:.3f} of {timed.kernel_seconds * 1e3:.3f} ms at this machine's peaks, "
         f"{peaks_text(timed.peaks)}; each kernel's data are taken to be in the smallest level of memory that holds all "
