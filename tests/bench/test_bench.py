@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.helpers.quick_bench import measure_briefly
+from treadle.backends.c.executor import CpuProgram
 from treadle.bench import model as bench_models
 from treadle.bench.interleave import Disturbance, Times, waited_seconds
 from treadle.bench.model import (
@@ -222,11 +223,10 @@ def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]
         KernelTime("fast", (Launch("fast", "Relu 'b'", 0, 90_000),), 100e-6),
     )
     times = {OWN: Times((1e-3,), 1)}
-    table = kernel_table(Benchmark(times, kernels, Peaks(80e9, 9e9), 1), 1)
+    result = Benchmark(times, kernels, Peaks(80e9, 9e9), 1, overhead_seconds=600e-6)
+    table = kernel_table(result, 1)
     # 12,000,000 operations take 150 us at least, 90,000 bytes 10 us.
-    assert str(table.title).startswith(
-        "2 kernels, 0.400 of 1.000 ms a call, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s"
-    )
+    assert str(table.title).startswith("2 kernels, 0.400 ms, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s")
     assert Benchmark(times, kernels, Peaks(30e9, 9e9), 1).least_seconds == pytest.approx(310e-6), "never above its time"
     cells = [list(column.cells) for column in table.columns]
     assert [column[0] for column in cells] == ["slow", "2", "300.0", "30.0%", "40.0", "0.2", "50%", "DRAM", "Conv 'a'"]
@@ -458,12 +458,22 @@ def test_a_machine_that_changes_meanwhile_is_noticed(
     assert result.peaks == STEADY.better(after)
 
 
-def test_calls_faster_than_their_kernels_have_no_overhead() -> None:
-    kernels = (KernelTime("k", (Launch("k", "", 0, 1),), 3e-3),)
-    fast, slow = (Benchmark({OWN: Times((seconds,), 1)}, kernels, STEADY, 1) for seconds in (2e-3, 4e-3))
-    assert (fast.overhead_seconds, fast.call_seconds) == (0, 3e-3)
-    assert (slow.overhead_seconds, slow.call_seconds) == (pytest.approx(1e-3), pytest.approx(4e-3))
-    assert Benchmark({OWN: Times((2e-3,), 1)}, (), STEADY, 1).overhead_seconds == 0, "kernels were not timed"
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("step", "overhead"), [(10.0, 10.0), (0.0, 0.0)])
+def test_what_a_call_takes_beside_its_kernels(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch, step: float, overhead: float
+) -> None:
+    """By a clock that goes on by `step` more than the kernels take, which are one and two seconds."""
+    monkeypatch.setattr(CpuProgram, "launch_seconds", lambda *_: [1.0, 2.0])
+    ticks = itertools.count()
+
+    def clock() -> float:
+        return next(ticks) * (step + 3.0)
+
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, clock=clock, peaks=lambda _: STEADY)
+    assert result.kernel_seconds == 3.0
+    assert result.overhead_seconds == pytest.approx(overhead)
+    assert result.call_seconds == pytest.approx(3.0 + overhead)
 
 
 def test_a_system_that_does_not_say_who_waits_claims_nothing(compiled: CompiledModel) -> None:

@@ -227,6 +227,12 @@ class Benchmark:
     """Of each side's single calls."""
     drift: tuple[str, float] = ("", 0.0)
     """The peak that differed most between before and after, and by which share (`Peaks.difference`)."""
+    overhead_seconds: float = 0.0
+    """Of a call what is not kernels, of the calls in which these were timed, each without its own kernels: the median.
+
+    It is making outputs, checking inputs, and what lies between two launches; 0 where kernels are not timed. Of a model
+    for a range, what checks and packs its shapes is not in it.
+    """
 
     @property
     def is_disturbed(self) -> bool:
@@ -245,15 +251,6 @@ class Benchmark:
     def kernel_seconds(self) -> float:
         """Of all kernels in a call."""
         return sum(kernel.seconds for kernel in self.kernels)
-
-    @property
-    def overhead_seconds(self) -> float:
-        """Of a call what is not kernels: the median call without the kernels, which were timed in other calls; not
-        below 0. 0 without kernels.
-
-        It is checking and packing the inputs, making the outputs, and starting the threads' shares.
-        """
-        return max(0.0, self.times[OWN].median - self.kernel_seconds) if self.kernels else 0.0
 
     @property
     def call_seconds(self) -> float:
@@ -305,14 +302,27 @@ def bench_model(
     part = 0.0 if others else calls_alone.part()  # threads of others that spin make each other wait
     disturbance = Disturbance(program.threads, waited, clock)
     calls = max(_FEWEST_ROUNDS, int(0.2 * seconds / times[OWN].median)) if launches else 0
-    samples = [program.launch_seconds(ordered, len(launches)) for _ in range(calls)]
-    medians = [statistics.median(each) for each in zip(*samples, strict=True)]
+    medians, overhead = _launch_medians(program, ordered, len(launches), calls, clock)
     part = max(part, disturbance.part()) if launches else part
     after = peaks(program.threads)
     each = _timed(launches, medians)
     found = before.better(after)
     drift = before.difference(after)
-    return Benchmark(times, _by_kernel(each), found, program.threads, part, each, latencies, drift)
+    return Benchmark(times, _by_kernel(each), found, program.threads, part, each, latencies, drift, overhead)
+
+
+def _launch_medians(
+    program: CpuProgram, inputs: Sequence[Array], launches: int, calls: int, clock: Callable[[], float]
+) -> tuple[list[float], float]:
+    """The median seconds of each launch over some calls, and of what a call takes beside its launches."""
+    samples: list[list[float]] = []
+    beside: list[float] = []
+    for _ in range(calls):
+        start = clock()
+        samples.append(program.launch_seconds(inputs, launches))
+        beside.append(clock() - start - sum(samples[-1]))
+    medians = [statistics.median(each) for each in zip(*samples, strict=True)]
+    return medians, max(0.0, statistics.median(beside)) if beside else 0.0
 
 
 def _timed(launches: Sequence[Launch], seconds: Sequence[float]) -> tuple[KernelTime, ...]:
