@@ -219,7 +219,8 @@ def throughput_table(throughput: Throughput) -> Table:
 def kernel_table(result: Benchmark, most: int) -> Table:
     """A line a kernel: its launches, time and share of a call, its rates, and the attainable time as a share of its
     time; then what the others take, and what is not kernels."""
-    title = f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms"
+    kernels = "1 kernel" if len(result.kernels) == 1 else f"{len(result.kernels)} kernels"
+    title = f"{kernels}, {result.kernel_seconds * 1e3:.3f} ms"
     if not result.is_disturbed:
         title += (
             f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: {peaks_text(result.peaks)}"
