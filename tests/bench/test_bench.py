@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -15,13 +16,25 @@ from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from tests.helpers.quick_bench import measure_briefly
+from treadle.backends.c.executor import CpuProgram
 from treadle.bench import model as bench_models
 from treadle.bench.interleave import Disturbance, Times, waited_seconds
-from treadle.bench.model import OWN, Benchmark, KernelTime, bench_model, installed_peers, peer_call, points_of
-from treadle.bench.peaks import Launch, Peaks, launches_of, measure_peaks
+from treadle.bench.model import (
+    OWN,
+    Benchmark,
+    KernelTime,
+    bench_model,
+    installed_peers,
+    measure_streams,
+    peer_call,
+    points_of,
+)
+from treadle.bench.peaks import Launch, Level, Peaks, launches_in, launches_of, measure_peaks
+from treadle.compiler.request import read_module
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim
+from treadle.target.host import Cache, caches_of
 from treadle.tools import bench_command
 from treadle.tools.bench_command import kernel_table
 from treadle.tools.treadle_cli import main
@@ -115,6 +128,37 @@ def test_sides_and_kernels_are_measured(model: Path, compiled: CompiledModel) ->
     assert sorted(each.seconds for each in result.launches) == sorted(seconds), "a launch a kernel here"
 
 
+@pytest.mark.usefixtures("brief")
+def test_streams_share_weights_and_are_counted(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every stream has calls of its own, and none counts that warmed up."""
+    assert (
+        bench(str(model), "--peers", "none", "--streams", "3", "--json", str(tmp_path / "n.json"), seconds=SECONDS) == 0
+    )
+    assert "Throughput of 3 streams of 2 threads" in capsys.readouterr().out
+    numbers = json.loads((tmp_path / "n.json").read_text())
+    throughput = numbers["throughput"]
+    assert throughput["streams"] == 3
+    assert throughput["latency"]["calls"] >= 3
+    assert throughput["calls_a_second"] > 0
+    latency = numbers["latency"]["treadle"]
+    assert latency["calls"] >= len(numbers["seconds_a_call"]["treadle"])
+    assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"]
+
+
+def test_streams_add_up(compiled: CompiledModel) -> None:
+    """By a clock that goes on by a second at each reading, which threads share, every stream is called."""
+    ticks = itertools.count(0.0)
+    found = measure_streams(compiled, {"x": X}, 2, seconds=0.0, clock=lambda: next(ticks))
+    assert (found.streams, found.threads, found.latency.calls) == (2, THREADS, 2)
+    # A stream reads it when it begins, around its call, before it goes on, and at its end.
+    assert 0 < found.calls_a_second <= 2 / 4
+
+
+def test_an_error_of_a_stream_is_raised(compiled: CompiledModel) -> None:
+    with pytest.raises(TreadleError, match="input 'x'"):
+        measure_streams(compiled, {"x": X[:, :3]}, 2, seconds=0.0)
+
+
 def test_a_peer_computes_the_same_model(model: Path, compiled: CompiledModel) -> None:
     assert "onnxruntime" in installed_peers()
     (theirs,) = peer_call("onnxruntime", model, {"x": X}, 2)()  # pyright: ignore[reportGeneralTypeIssues]
@@ -130,8 +174,47 @@ def test_a_peer_that_cannot_load_the_model_is_named(tmp_path: Path) -> None:
 def test_the_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
     peaks = Peaks(operations=2e9, bandwidth=1e9)
     kernel = KernelTime("k", (Launch("k", "", 4_000, 1_000), Launch("k", "", 0, 500)), 4e-6)
-    assert kernel.least_seconds(peaks) == 2e-6
-    assert KernelTime("k", (Launch("k", "", 10, 3_000),), 1.0).least_seconds(peaks) == 3e-6
+    assert kernel.least_seconds(peaks) == pytest.approx(2e-6 + 0.5e-6)
+    assert KernelTime("k", (Launch("k", "", 10, 3_000),), 1.0).least_seconds(peaks) == pytest.approx(3e-6)
+    assert KernelTime("k", (Launch("k", "", 0, 3_000),), 0.0).of_the_roofline(peaks) == 0, "not timed"
+
+
+CACHES = (Level("L1", 1_000, 8e9), Level("L2", 10_000, 4e9))
+
+
+@pytest.mark.parametrize(
+    ("launches", "touched", "level", "seconds"),
+    [
+        ([1_000], 0, "L1", 1_000 / 8e9),
+        ([1_001], 0, "L2", 1_001 / 4e9),
+        ([600, 600], 0, "L2", 1_200 / 4e9),  # each launch would fit into L1; the next call finds the other's data there
+        ([600], 10_001, "DRAM", 600 / 1e9),  # one of a kernel's launches has the level of all
+        ([20_000], 0, "DRAM", 20_000 / 1e9),
+    ],
+)
+def test_data_are_in_the_smallest_level_that_holds_the_working_set(
+    launches: list[int], touched: int, level: str, seconds: float
+) -> None:
+    peaks = Peaks(1e9, 1e9, CACHES)
+    kernel = KernelTime("k", tuple(Launch("k", "", 0, each) for each in launches), 1.0, touched)
+    assert kernel.level(peaks).name == level
+    assert kernel.least_seconds(peaks) == pytest.approx(seconds)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_launch_has_the_level_of_its_kernel(compiled: CompiledModel) -> None:
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS)
+    of_kernel = {kernel.name: kernel.working_set for kernel in result.kernels}
+    assert [each.working_set for each in result.launches] == [of_kernel[each.name] for each in result.launches]
+
+
+def test_of_two_measurements_the_higher_peaks_count() -> None:
+    one = Peaks(100.0, 10.0, (Level("L1", 1_000, 50.0),))
+    two = Peaks(90.0, 10.5, (Level("L1", 1_000, 80.0),))
+    assert one.better(two) == two.better(one) == Peaks(100.0, 10.5, (Level("L1", 1_000, 80.0),))
+    name, share = one.difference(two)
+    assert (name, share) == ("L1", pytest.approx(1 - 50 / 80))
+    assert one.difference(one)[1] == 0
 
 
 def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,20 +223,43 @@ def test_the_table_has_rates_and_what_is_left(capsys: pytest.CaptureFixture[str]
         KernelTime("fast", (Launch("fast", "Relu 'b'", 0, 90_000),), 100e-6),
     )
     times = {OWN: Times((1e-3,), 1)}
-    table = kernel_table(Benchmark(times, kernels, Peaks(80e9, 9e9), 1), 1)
+    result = Benchmark(times, kernels, Peaks(80e9, 9e9), 1, overhead_seconds=600e-6)
+    table = kernel_table(result, 1)
     # 12,000,000 operations take 150 us at least, 90,000 bytes 10 us.
     assert str(table.title).startswith("2 kernels, 0.400 ms, 0.160 at the roofline of this machine's peaks: 80 GFLOP/s")
     assert Benchmark(times, kernels, Peaks(30e9, 9e9), 1).least_seconds == pytest.approx(310e-6), "never above its time"
     cells = [list(column.cells) for column in table.columns]
-    assert [column[0] for column in cells] == ["slow", "2", "300.0", "75.0%", "40.0", "0.2", "50%", "Conv 'a'"]
-    assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "25.0%"]
+    assert [column[0] for column in cells] == ["slow", "2", "300.0", "30.0%", "40.0", "0.2", "50%", "DRAM", "Conv 'a'"]
+    assert [column[1] for column in cells][:4] == ["1 others", "1", "100.0", "10.0%"]
+    assert [column[2] for column in cells][:4] == ["not kernels", "", "600.0", "60.0%"]
 
 
+@pytest.mark.usefixtures("brief")
 def test_peaks_are_those_of_a_processor() -> None:
-    """A core does between a tenth and a thousand GFLOP/s, and reads 0.1 to 1000 GB/s, since about 1995."""
-    peaks = measure_peaks(1)
-    assert 1e8 < peaks.operations < 1e12
-    assert 1e8 < peaks.bandwidth < 1e12
+    """A core does between a tenth and a thousand GFLOP/s, and reads 0.1 to 10,000 GB/s, since about 1995."""
+    caches = (Cache(1, 32 << 10, 4), Cache(2, 256 << 10, 2), Cache(3, 400 << 10, 1), Cache(4, 4 << 20, 1))
+    peaks = measure_peaks(2, caches)
+    assert 1e8 < peaks.operations < 1e13
+    assert all(1e8 < level.bandwidth < 1e13 for level in peaks.levels)
+    held = [(level.name, level.nbytes) for level in peaks.levels]
+    assert held == [("L1", 64 << 10), ("L2", 512 << 10), ("L4", 4 << 20), ("DRAM", None)], "L3 holds less than both L2"
+
+
+def test_a_system_that_tells_of_no_caches_has_memory_alone(tmp_path: Path) -> None:
+    assert caches_of(tmp_path) == ()
+    assert Peaks(1e9, 1e9).level_of(1).name == "DRAM"
+
+
+def test_caches_are_counted_by_who_shares_them(tmp_path: Path) -> None:
+    for cpu in range(4):
+        rows = [("1", "Data", "48K", str(cpu)), ("1", "Instruction", "64K", str(cpu))]
+        rows += [("2", "Unified", "2048K", "0-1" if cpu < 2 else "2-3"), ("3", "Unified", "30M", "0-3")]
+        for n, row in enumerate(rows):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{n}"
+            folder.mkdir(parents=True)
+            for name, text in zip(("level", "type", "size", "shared_cpu_list"), row, strict=True):
+                (folder / name).write_text(text + "\n")
+    assert caches_of(tmp_path) == (Cache(1, 48 << 10, 4), Cache(2, 2 << 20, 2), Cache(3, 30 << 20, 1))
 
 
 def bench(*arguments: str, seconds: float = 1) -> int:
@@ -178,6 +284,13 @@ def test_the_command_measures_a_model_and_writes_all_numbers(
         "Softmax 'norm'",
     ]
     assert numbers["peaks"]["operations"] > 0
+    assert {kernel["level"] for kernel in numbers["kernels"]} <= {
+        *(each["name"] for each in numbers["peaks"]["caches"]),
+        "DRAM",
+    }
+    assert set(numbers["largest_change_of_a_peak"]) == {"peak", "share"}
+    assert numbers["seconds_of_what_is_not_kernels"] >= 0
+    assert re.search(r"^ not kernels +\d+\.\d +\d+\.\d%", out, re.M)
 
 
 @pytest.mark.usefixtures("brief")
@@ -196,6 +309,7 @@ def test_a_compiled_model_is_measured_against_another(
     [
         (["--peers", "tvm"], "there is no peer 'tvm'"),
         (["--target", "sm_80"], "what is compiled for sm_80 cannot be timed here"),
+        (["--streams", "0"], "0 is not a number of streams"),
         (["--threads", "0"], "0 is not a number of threads"),
         (["--seconds", "0.5"], "at least 1"),
         (["--against", "nowhere"], "nowhere"),
@@ -258,6 +372,44 @@ def test_a_gather_moves_the_rows_that_it_reads(embedding: Path) -> None:
     assert 2 * 9 * 64 * 4 <= launch.nbytes <= 2 * 9 * 64 * 4 + 9 * 8 + 2 * 64 * 4
 
 
+@pytest.mark.parametrize("dims", [[], [1]])
+def test_a_single_index_is_no_extent(embedding: Path, dims: list[int]) -> None:
+    """The token of a decoder's step: one row moves, not the table."""
+    graph = onnx.load(embedding)
+    del graph.graph.node[1]
+    graph.graph.input[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, dims))
+    graph.graph.output[0].CopyFrom(helper.make_tensor_value_info("rows", TensorProto.FLOAT, [*dims, 64]))
+    (launch,) = launches_of(treadle.compile(graph).artifact)
+    assert launch.nbytes == 2 * 64 * 4 + 8
+
+
+LAST_ROW = """
+func.func @last(%n: memref<1xi64>, %x: memref<64xf32>, %y: memref<1xf32>, %worker: index, %workers: index)
+    attributes {grid = 1 : i64} {
+  %c0 = arith.constant 0 : index
+  %0 = memref.load %n[%c0] : memref<1xi64>
+  %1 = arith.index_cast %0 : i64 to index
+  %2 = memref.load %x[%1] : memref<64xf32>
+  memref.store %2, %y[%c0] : memref<1xf32>
+  func.return
+}
+func.func @main() attributes {input_names = ["x", "n"], output_names = ["y"], arena_bytes = 0 : i64 EXTENTS} {
+  %x = host.buffer input 0 : memref<64xf32>
+  %n = host.buffer input 1 : memref<1xi64>
+  %y = host.buffer output 0 : memref<1xf32>
+  host.launch @last(%n, %x, %y) : memref<1xi64>, memref<64xf32>, memref<1xf32>
+  host.return
+}
+"""
+
+
+@pytest.mark.parametrize(("extents", "elements"), [("", 1), (', extents = ["n"]', 64)])
+def test_an_extent_is_no_index(extents: str, elements: int) -> None:
+    """All of a tensor counts whose rows beyond an extent are not read: how many are, the call decides."""
+    (launch,) = launches_in(read_module(LAST_ROW.replace("EXTENTS", extents), "text"), "text")
+    assert launch.nbytes == 8 + 4 * elements + 4
+
+
 @dataclass
 class Ticks:
     """A clock that goes on by two thousandths of a second whenever it is read."""
@@ -283,6 +435,47 @@ def test_a_machine_that_others_use_is_noticed(compiled: CompiledModel, part: flo
     assert all(cell == "" for cell in shares) == is_disturbed
 
 
+STEADY = Peaks(1e10, 1e10, (Level("L1", 32_000, 1e11),))
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (STEADY, ""),
+        (Peaks(0.95e10, 1.05e10, STEADY.caches), ""),
+        (Peaks(0.5e10, 1e10, STEADY.caches), "its peak of arithmetic differs by 50% between before and after"),
+        (Peaks(1e10, 1e10, (Level("L1", 32_000, 2e11),)), "its peak of L1 differs by 50% between before and after"),
+    ],
+)
+def test_a_machine_that_changes_meanwhile_is_noticed(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch, after: Peaks, said: str
+) -> None:
+    monkeypatch.setattr(bench_models, "_BATCH_SECONDS", 1e-3)
+    measured = iter([STEADY, after])
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, waited=lambda: None, peaks=lambda _: next(measured))
+    assert result.disturbance == (f"the machine changed: {said}" if said else "")
+    assert ("roofline" in str(kernel_table(result, 8).title)) != bool(said)
+    assert result.peaks == STEADY.better(after)
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("step", "overhead"), [(10.0, 10.0), (0.0, 0.0)])
+def test_what_a_call_takes_beside_its_kernels(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch, step: float, overhead: float
+) -> None:
+    """By a clock that goes on by `step` more than the kernels take, which are one and two seconds."""
+    monkeypatch.setattr(CpuProgram, "launch_seconds", lambda *_: [1.0, 2.0])
+    ticks = itertools.count()
+
+    def clock() -> float:
+        return next(ticks) * (step + 3.0)
+
+    result = bench_model(compiled, {"x": X}, seconds=SECONDS, clock=clock, peaks=lambda _: STEADY)
+    assert result.kernel_seconds == 3.0
+    assert result.overhead_seconds == pytest.approx(overhead)
+    assert result.call_seconds == pytest.approx(3.0 + overhead)
+
+
 def test_a_system_that_does_not_say_who_waits_claims_nothing(compiled: CompiledModel) -> None:
     with_peaks = Disturbance(2, lambda: None)
     assert with_peaks.part() == 0.0
@@ -296,11 +489,11 @@ def test_threads_that_wait_are_counted(tmp_path: Path) -> None:
     assert waited_seconds(tmp_path) == 2.5
 
 
-def test_kernels_faster_than_memory_were_in_a_cache() -> None:
+def test_kernels_faster_than_their_level_are_above_its_roofline() -> None:
     kernels = (KernelTime("k", (Launch("k", "", 0, 90_000), Launch("k", "Relu 'b'", 0, 90_000)), 10e-6),)
     table = kernel_table(Benchmark({OWN: Times((1e-3,), 1)}, kernels, Peaks(80e9, 9e9), 1), 1)
     cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells[-2:] == ["in cache", "Relu 'b'"], "a launch without nodes has no text"
+    assert cells[-3:] == ["above", "DRAM", "Relu 'b'"], "a launch without nodes has no text"
 
 
 @pytest.mark.usefixtures("brief")

@@ -224,11 +224,11 @@ def test_times_and_bytes_are_those_of_the_bench(model: CompiledModel) -> None:
     assert result is not None
     launches = launches_of(model.artifact)
     for row, time, launch in zip(tree.rows("launches"), result.launches, launches, strict=True):
-        assert row[4:9] == kernel_cells(time, result)[2:7]
-        assert row[9:11] == [str(launch.operations), str(launch.nbytes)]
+        assert row[4:10] == kernel_cells(time, result)[2:8]
+        assert row[10:12] == [str(launch.operations), str(launch.nbytes)]
     kernels = {row[0]: row for row in tree.rows("kernels")}
     for kernel in result.kernels:
-        assert kernels[kernel.name][3:8] == kernel_cells(kernel, result)[2:7]
+        assert kernels[kernel.name][3:9] == kernel_cells(kernel, result)[2:8]
     widths = [
         float(each.get("style", "")[6:-1]) for each in tree.section("launches").iter("span") if "style" in each.attrib
     ]

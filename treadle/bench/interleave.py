@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 # What other programs take from this one: the time for which its threads could have run, and did not.
 
@@ -88,6 +91,42 @@ class Times:
         What slows the machine for a while slows both sides of a round, so that this wavers less than the times do.
         """
         return quartiles([mine / its for mine, its in zip(self.seconds, other.seconds, strict=True)])
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of single calls, in seconds: what half of them, 90 and 99 in 100 do not exceed, and how many calls there were; of
+    fewer than a hundred, `p99` is between the two longest."""
+
+    p50: float
+    p90: float
+    p99: float
+    calls: int
+
+
+def latency_of(seconds: Sequence[float]) -> Latency:
+    """Of one call upwards, with linear interpolation between the two calls next to a percentile."""
+    p50, p90, p99 = (float(each) for each in np.percentile(np.asarray(seconds, np.float64), (50, 90, 99)))
+    return Latency(p50, p90, p99, len(seconds))
+
+
+class Timed:
+    """A call as a run of many, which keeps the seconds of each of them: what a batch's mean hides."""
+
+    def __init__(self, call: Callable[[], object], clock: Clock = time.perf_counter):
+        self._call, self._clock = call, clock
+        self.seconds = array("d")
+
+    def __call__(self, count: int) -> None:
+        call, clock, add = self._call, self._clock, self.seconds.append
+        for _ in range(count):
+            start = clock()
+            call()
+            add(clock() - start)
+
+    def latency(self, calls: int) -> Latency:
+        """Of the last so many calls: those before were to warm up."""
+        return latency_of(self.seconds[-calls:])
 
 
 def quartiles(values: tuple[float, ...] | list[float]) -> tuple[float, float, float]:

@@ -13,6 +13,7 @@ import mmap
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def processor_words() -> frozenset[str] | None:
 
 
 CPUINFO = Path("/proc/cpuinfo")
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PROCESSORS = Path("/sys/devices/system/cpu")
+CACHES = PROCESSORS / "cpu0/cache"
 
 _WIDEST_FIRST = ("avx512", "avx2")
 _OTHER = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
@@ -261,3 +263,36 @@ def _cache(caches: Path, wanted: int) -> int | None:
         if level == str(wanted) and type != "Instruction" and found is not None and int(found[1]) > 0:
             return int(found[1]) * _UNITS[found[2]]
     return None
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The caches for data of a level, from 1: how many bytes one of them holds, and how many there are."""
+
+    level: int
+    nbytes: int
+    count: int
+
+
+def caches_of(processors: Path = PROCESSORS) -> tuple[Cache, ...]:
+    """The levels of caches of this machine, from the first; none where the system does not say."""
+    found: list[Cache] = []
+    for level in range(1, _LEVELS + 1):
+        nbytes = _cache(processors / "cpu0/cache", level)
+        if nbytes is not None:
+            found.append(Cache(level, nbytes, max(1, len(_sharing(processors, level)))))
+    return tuple(found)
+
+
+_LEVELS = 4
+
+
+def _sharing(processors: Path, wanted: int) -> set[str]:
+    """Which processors share a cache of a level, for each of them."""
+    found = set[str]()
+    for folder in processors.glob("cpu[0-9]*/cache/index[0-9]*"):
+        with suppress(OSError):
+            level, type, shared = ((folder / each).read_text().strip() for each in ("level", "type", "shared_cpu_list"))
+            if level == str(wanted) and type != "Instruction":
+                found.add(shared)
+    return found

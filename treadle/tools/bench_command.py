@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +17,23 @@ from rich.table import Table
 
 from treadle.api import compile
 from treadle.backends.memory import Memory
-from treadle.bench.interleave import Times, busy_text
+from treadle.bench.interleave import Latency, Times
 from treadle.bench.model import (
     OWN,
     PEERS,
     POINTS,
     Benchmark,
     KernelTime,
+    Throughput,
     bench_model,
     bench_range,
     installed_peers,
+    measure_streams,
     peer_call,
     points_of,
     tensors_at,
 )
+from treadle.bench.peaks import Peaks
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
@@ -61,7 +65,11 @@ Inputs = Mapping[str, NDArray[Any]]
 _LEAST_SECONDS = 1.0
 _WIDTH = 1000
 """Columns where the output is no terminal: as many as a table takes."""
+_STREAMS_PART = 0.3
+"""Of `--seconds`, which `--streams` takes beside them."""
 _AGAINST = "against"
+NO_ROOFLINE = "times may be too long, and say nothing of the roofline"
+"""Of a disturbed machine."""
 _TOO_LONG, _CALL_SECONDS = 2.0, 1e-3
 """A call may take so many times its kernels, and that much more, before something is said of it."""
 
@@ -72,6 +80,8 @@ def bench_command(args: argparse.Namespace) -> int:
         raise TreadleError(f"{args.seconds:g} seconds", "--seconds", f"at least {_LEAST_SECONDS:g}")
     if args.threads is not None and args.threads < 1:
         raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
+    if args.streams is not None and args.streams < 1:
+        raise TreadleError(f"{args.streams} is not a number of streams", "--streams", "1 upwards")
     path, given = Path(args.model), read_inputs(args.input)
     shapes = shapes_of_call(args.shape, given.shapes)
     peers = _peers(path, args)
@@ -88,6 +98,9 @@ def bench_command(args: argparse.Namespace) -> int:
         along = times_along(model, given.arrays, args.seed, args.seconds / 2)
         seconds = args.seconds / 2 if along else args.seconds
         result = bench_model(model, inputs, others, seconds=seconds)
+        throughput = None
+        if args.streams is not None:
+            throughput = measure_streams(model, inputs, args.streams, seconds=args.seconds * _STREAMS_PART)
         memory = model.memory
     console = Console(highlight=False, stderr=args.json == STDOUT)
     if not console.is_terminal:
@@ -96,6 +109,8 @@ def bench_command(args: argparse.Namespace) -> int:
         console.print("Milliseconds a call along the range")
         console.print(range_table(along))
     console.print(latency_table(result, peers, "at the largest shape" if along else ""))
+    if throughput is not None:
+        console.print(throughput_table(throughput))
     for line in _notes(result, path, args, peers):
         console.print(line, soft_wrap=True)
     console.print(f"memory of a call: {memory}")
@@ -103,7 +118,7 @@ def bench_command(args: argparse.Namespace) -> int:
         console.print(kernel_table(result, args.kernels))
     if args.json is not None:
         with output_stream(args.json) as stream:
-            stream.write(json.dumps(_numbers(result, memory, path, peers, along), indent=1) + "\n")
+            stream.write(json.dumps(_numbers(result, memory, path, peers, along, throughput), indent=1) + "\n")
     return 0
 
 
@@ -130,7 +145,7 @@ def _notes(result: Benchmark, path: Path, args: argparse.Namespace, measured: Ma
     if not result.kernels:
         yield "kernels are not timed: shapes or data decide which of them a call runs"
     if result.is_disturbed:
-        yield f"{busy_text(result.waited)}; times are too long, and say nothing of the roofline"
+        yield f"{result.disturbance}; {NO_ROOFLINE}"
     elif result.kernels and result.times[OWN].median > _TOO_LONG * result.kernel_seconds + _CALL_SECONDS:
         factor = result.times[OWN].median / result.kernel_seconds
         yield f"a call takes {factor:.1f} times its kernels: something else ran, or calls wait for each other"
@@ -167,35 +182,52 @@ def range_table(along: Sequence[tuple[Mapping[str, int], Times]]) -> Table:
 
 
 def latency_table(result: Benchmark, versions: Mapping[str, str], where: str = "") -> Table:
-    """A line a side: the median and the quartiles of its calls, and how many times the model's own time it takes."""
+    """A line a side: percentiles of its calls, and how many times the model's own time it takes, a batch of calls of
+    each in turn: the median of the rounds, and the quartiles."""
     threads = "1 thread" if result.threads == 1 else f"{result.threads} threads"
     title = f"Milliseconds a call with {threads}" + (f", {where}" if where else "")
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
     table.add_column("")
-    for heading in ("median", "quartiles", f"times {OWN}'s", "quartiles"):
+    for heading in ("p50", "p90", "p99", "calls", f"times {OWN}'s", "quartiles"):
         table.add_column(heading, justify="right", no_wrap=True)
     own = result.times[OWN]
     for name, times in result.times.items():
-        (low, middle, high), (least, ratio, most) = times.quartiles, times.ratios(own)
+        least, ratio, most = times.ratios(own)
         ratios = ("", "") if times is own else (f"{ratio:.3f}", f"{least:.3f} - {most:.3f}")
-        table.add_row(
-            f"{name} {versions.get(name, '')}", f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} - {high * 1e3:.3f}", *ratios
-        )
+        table.add_row(f"{name} {versions.get(name, '')}", *_latency_cells(result.latencies[name]), *ratios)
+    return table
+
+
+def _latency_cells(latency: Latency) -> tuple[str, str, str, str]:
+    """Milliseconds, and the number of calls."""
+    p50, p90, p99 = (f"{each * 1e3:.3f}" for each in (latency.p50, latency.p90, latency.p99))
+    return p50, p90, p99, str(latency.calls)
+
+
+def throughput_table(throughput: Throughput) -> Table:
+    """One line: calls a second of all streams, and percentiles of their calls."""
+    streams = "1 stream" if throughput.streams == 1 else f"{throughput.streams} streams"
+    threads = "1 thread" if throughput.threads == 1 else f"{throughput.threads} threads"
+    title = f"Throughput of {streams} of {threads}, milliseconds a call"
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
+    for heading in ("calls/s", "p50", "p90", "p99", "calls"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row(f"{throughput.calls_a_second:.1f}", *_latency_cells(throughput.latency))
     return table
 
 
 def kernel_table(result: Benchmark, most: int) -> Table:
-    """A line a kernel: its launches, time and share, its rates, and the roofline's bound as a share of its time."""
-    peaks = result.peaks
-    title = f"{len(result.kernels)} kernels, {result.kernel_seconds * 1e3:.3f} ms"
+    """A line a kernel: its launches, time and share of a call, its rates, and the attainable time as a share of its
+    time; then what the others take, and what is not kernels."""
+    kernels = "1 kernel" if len(result.kernels) == 1 else f"{len(result.kernels)} kernels"
+    title = f"{kernels}, {result.kernel_seconds * 1e3:.3f} ms"
     if not result.is_disturbed:
         title += (
-            f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: "
-            f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, {peaks.bandwidth / 1e9:.1f} GB/s from memory"
+            f", {result.least_seconds * 1e3:.3f} at the roofline of this machine's peaks: {peaks_text(result.peaks)}"
         )
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, title_style="")
     table.add_column("kernel", overflow="fold")
-    for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline"):
+    for heading in ("launches", "us", "share", "GFLOP/s", " GB/s", "of the\nroofline", "data in"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("nodes of the model", overflow="fold")
     for kernel in result.kernels[:most]:
@@ -204,32 +236,46 @@ def kernel_table(result: Benchmark, most: int) -> Table:
     if rest:
         seconds = sum(kernel.seconds for kernel in rest)
         launches = sum(len(kernel.launches) for kernel in rest)
-        share = seconds / result.kernel_seconds
-        table.add_row(f"{len(rest)} others", str(launches), f"{seconds * 1e6:.1f}", f"{share:.1%}")
+        table.add_row(f"{len(rest)} others", str(launches), *_time_cells(seconds, result))
+    table.add_row("not kernels", "", *_time_cells(result.overhead_seconds, result))
     return table
 
 
+def _time_cells(seconds: float, result: Benchmark) -> tuple[str, str]:
+    """Microseconds, and the share of a call."""
+    return f"{seconds * 1e6:.1f}", f"{seconds / (result.call_seconds or float('nan')):.1%}"
+
+
+def peaks_text(peaks: Peaks) -> str:
+    """Arithmetic, and each level of memory."""
+    read = ", ".join(f"{level.bandwidth / 1e9:.1f} from {level.name}" for level in peaks.levels)
+    return f"{peaks.operations / 1e9:.0f} GFLOP/s of float32, GB/s: {read}"
+
+
 def kernel_cells(kernel: KernelTime, result: Benchmark) -> list[str]:
-    """Name, launches, us, share, GFLOP/s, GB/s, of the roofline, nodes."""
+    """Name, launches, us, share of a call, GFLOP/s, GB/s, of the roofline, the level that its data are in, nodes.
+
+    The roofline and the level are empty where the run was disturbed. `above` is what took less than is attainable
+    (`KernelTime.of_the_roofline`).
+    """
     seconds = kernel.seconds or float("nan")
     return [
         kernel.name,
         str(len(kernel.launches)),
-        f"{kernel.seconds * 1e6:.1f}",
-        f"{kernel.seconds / (result.kernel_seconds or float('nan')):.1%}",
+        *_time_cells(kernel.seconds, result),
         f"{kernel.operations / seconds / 1e9:.1f}",
         f"{kernel.nbytes / seconds / 1e9:.1f}",
-        _of_the_roofline(kernel, result),
+        *_of_the_roofline(kernel, result),
         "; ".join(dict.fromkeys(filter(None, kernel.nodes))),
     ]
 
 
-def _of_the_roofline(kernel: KernelTime, result: Benchmark) -> str:
-    """The bound as a share of the time; nothing of a disturbed run. What is faster than memory was in a cache."""
+def _of_the_roofline(kernel: KernelTime, result: Benchmark) -> tuple[str, str]:
+    """The attainable time as a share of the kernel's, and the level of memory that it is for."""
     if result.is_disturbed or not kernel.seconds:
-        return ""
-    share = kernel.least_seconds(result.peaks) / kernel.seconds
-    return f"{share:.0%}" if share <= 1 else "in cache"
+        return "", ""
+    share = kernel.of_the_roofline(result.peaks)
+    return f"{share:.0%}" if share <= 1 else "above", kernel.level(result.peaks).name
 
 
 def _peers(path: Path, args: argparse.Namespace) -> dict[str, str]:
@@ -263,7 +309,7 @@ def _other(other: CompiledModel, model: CompiledModel, inputs: Inputs) -> Callab
 
 def _numbers(
     result: Benchmark, memory: Memory, path: Path, versions: Mapping[str, str],
-    along: Sequence[tuple[Mapping[str, int], Times]],
+    along: Sequence[tuple[Mapping[str, int], Times]], throughput: Throughput | None,
 ) -> dict[str, object]:  # fmt: skip
     """All that was measured: seconds, operations and bytes."""
     return {
@@ -272,16 +318,24 @@ def _numbers(
         "threads": result.threads,
         "versions": {OWN: __version__, **versions},
         "seconds_a_call": {name: list(times.seconds) for name, times in result.times.items()},
+        "latency": {name: vars(latency) for name, latency in result.latencies.items()},
+        "throughput": None if throughput is None else {**vars(throughput), "latency": vars(throughput.latency)},
         "seconds_along_the_range": [{**values, "seconds": list(times.seconds)} for values, times in along],
         "waited": result.waited,
         "memory": vars(memory),
-        "peaks": vars(result.peaks),
+        "disturbance": result.disturbance,
+        "peaks": asdict(result.peaks),
+        "largest_change_of_a_peak": dict(zip(("peak", "share"), result.drift, strict=True)),
+        "seconds_of_kernels": result.kernel_seconds,
+        "seconds_of_what_is_not_kernels": result.overhead_seconds if result.kernels else None,
         "kernels": [
             {
                 "kernel": kernel.name,
                 "seconds": kernel.seconds,
                 "operations": kernel.operations,
                 "bytes": kernel.nbytes,
+                "level": kernel.level(result.peaks).name,
+                "attainable_seconds": None if result.is_disturbed else kernel.least_seconds(result.peaks),
                 "nodes": list(kernel.nodes),
             }
             for kernel in result.kernels

@@ -13,7 +13,7 @@ from treadle.bench.interleave import Times
 from treadle.bench.model import Benchmark, KernelTime
 from treadle.dialects.location import ModelNode
 from treadle.tools import charts
-from treadle.tools.bench_command import kernel_cells
+from treadle.tools.bench_command import kernel_cells, peaks_text
 from treadle.tools.certify_command import Certificate, add_certificates
 from treadle.tools.graph_picture import STYLE, Box, Edge, Lifetime, Row, arena_picture, graph_picture
 from treadle.tools.model_report import HOST, Kernel, ModelReport, Step, Value
@@ -496,22 +496,24 @@ def _add_rates(section: Element, timed: Benchmark | None) -> None:
     if timed is None:
         return
     said = SubElement(section, "p")
-    SubElement(said, "span", {"class": "key"}).tail = " measured"
+    SubElement(
+        said, "span", {"class": "key"}
+    ).tail = f" measured; beside the kernels a call takes {timed.overhead_seconds * 1e3:.3f} ms "
     if timed.is_disturbed:
         return
-    said.findall("span")[-1].tail = " measured, "
-    peaks = timed.peaks
     SubElement(said, "span", {"class": "key least"}).tail = (
         f" attainable: {timed.least_seconds * 1e3:.3f} of {timed.kernel_seconds * 1e3:.3f} ms at this machine's peaks, "
-        f"{peaks.operations / 1e9:.0f} GFLOP/s of float32 and {peaks.bandwidth / 1e9:.1f} GB/s from memory; what is "
-        "faster than memory was in a cache"
+        f"{peaks_text(timed.peaks)}; each kernel's data are taken to be in the smallest level of memory that holds all "
+        "that its launches touch in a call"
     )
 
 
 def _headings(timed: Benchmark | None) -> tuple[list[str], list[str]]:
     """Of what a launch or a kernel takes."""
     counts = ["operations", "bytes"]
-    return (["µs", "share", "GFLOP/s", "GB/s", "of the roofline", *counts], ["time"]) if timed else (counts, [])
+    return (
+        (["µs", "share", "GFLOP/s", "GB/s", "of the roofline", "data in", *counts], ["time"]) if timed else (counts, [])
+    )
 
 
 def _add_time(row: Element, time: KernelTime | None, timed: Benchmark | None, most: float) -> None:
@@ -520,12 +522,12 @@ def _add_time(row: Element, time: KernelTime | None, timed: Benchmark | None, mo
     if timed is None:
         _numbers(row, counts)
         return
-    cells = [""] * 5 if time is None else kernel_cells(time, timed)[2:7]
+    cells = [""] * 6 if time is None else kernel_cells(time, timed)[2:8]
     _numbers(row, (*cells, *counts))
     cell = SubElement(row, "td", {"class": "bar"})
     if time is not None and time.seconds and most:
         bar = SubElement(cell, "span", {"style": f"width:{100 * time.seconds / most:.2f}%"})
-        least = 0.0 if timed.is_disturbed else min(time.least_seconds(timed.peaks) / time.seconds, 1.0)
+        least = 0.0 if timed.is_disturbed else min(time.of_the_roofline(timed.peaks), 1.0)
         SubElement(bar, "span", {"style": f"width:{100 * least:.1f}%"})
 
 

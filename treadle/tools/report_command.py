@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from treadle.api import resolve_target
 from treadle.artifact.artifact import Artifact
-from treadle.bench.interleave import busy_text
 from treadle.bench.model import OWN, POINTS, Benchmark, bench_model
 from treadle.bench.peaks import module_of
 from treadle.compiler.request import CompileRequest, is_ir_file
@@ -24,7 +23,7 @@ from treadle.support.version import __version__
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_precision, parse_weights
 from treadle.tools.arguments import Given, inputs_of, parse_states, read_inputs, shapes_of_call
-from treadle.tools.bench_command import model_of, times_along
+from treadle.tools.bench_command import NO_ROOFLINE, model_of, times_along
 from treadle.tools.certify_command import certify, kernels_of_every_call
 from treadle.tools.model_page import model_page
 from treadle.tools.model_report import Decisions, ModelReport, Step, decisions_of, kernels_in, program_of, program_text
@@ -96,8 +95,7 @@ def measured(report: ModelReport, model: CompiledModel, given: Given, seed: int,
     along = times_along(model, given.arrays, seed, seconds / 2, _POINTS)
     result = bench_model(model, inputs_of(model, given.arrays, seed), seconds=seconds / 2 if along else seconds)
     facts = ((OWN, f"{__version__}, on {hardware_of(host_target())}"), ("a call", _call(result, bool(along))))
-    notes = [busy_text(result.waited) + "; times are too long, and say nothing of the roofline"]
-    notes = notes if result.is_disturbed else []
+    notes = [f"{result.disturbance}; {NO_ROOFLINE}"] if result.is_disturbed else []
     if not result.kernels:
         notes.append("Launches are not timed: shapes or data decide which of them a call has.")
     return replace(

@@ -232,6 +232,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, default=10.0, metavar="N", help="of the measurement (default %(default)g)"
     )
     parser.add_argument(
+        "--streams", type=int, metavar="N", help="calls a second of N instances that share weights, a caller each"
+    )
+    parser.add_argument(
         "--peers",
         nargs="+",
         metavar="NAME",
