@@ -19,6 +19,7 @@ from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import DispatchOp, IfOp, LaunchOp, LoopOp
 from treadle.dialects.location import name_nodes
+from treadle.dialects.loop import CountAttr
 from treadle.errors import TreadleError
 from treadle.target.host import host_target
 
@@ -144,7 +145,7 @@ class _Kernel:
 
     def __init__(self, kernel: Operation):
         counted = kernel.attributes.get("operations")
-        self.operations = counted.data if isinstance(counted, IntAttr) else 0
+        self.operations = counted.data if isinstance(counted, CountAttr | IntAttr) else 0
         self._gathered, self._stored = gathered_buffers(kernel), stored_elements(kernel)
 
     def nbytes(self, buffers: Sequence[SSAValue]) -> int:
