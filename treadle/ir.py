@@ -52,9 +52,12 @@ def parse(text: str, name: str = "text") -> ModuleOp:
     return read_module(text, name)
 
 
-def print_text(module: ModuleOp) -> str:
-    """A module as text that `parse` reads: the same operations, names and nodes of the model."""
-    return ir_text(module)
+def print_text(module: ModuleOp, generic: bool = False) -> str:
+    """A module as text that `parse` reads: the same operations, names and nodes of the model.
+
+    generic: in MLIR's generic form, which `mlir-opt --allow-unregistered-dialect` reads, too
+    """
+    return ir_text(module, generic)
 
 
 def tensor_type(dtype: DTypeLike, shape: Sequence[int]) -> TensorType[Attribute]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.onnx_models import linear_model
+from treadle.passes.registry import PASSES
 from treadle.tools.treadle_opt import main
 
 TASKS = """
@@ -125,6 +126,18 @@ def test_what_is_unknown_is_named_with_what_would_do(
     assert opt(TASKS, *arguments, folder=tmp_path) == 2
     message = complaint(capsys)
     assert all(word in message for word in words), message
+
+
+def test_passes_are_listed_with_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--list-passes"])
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.partition("{")[0] for line in lines if not line.startswith(" ")]
+    assert left.value.code in (None, 0)
+    assert names == sorted(names) and set(PASSES) <= set(names)
+    assert 'graph-fuse{target="cpu" explain=false}' in "\n".join(lines)
+    assert lines[lines.index("task-lower") + 1].startswith("    Turns each `task.for` into one loop per")
+    assert all(line.startswith("    ") and len(line) > 12 for line in lines[1::2])
 
 
 def test_an_illegal_stage_border_names_the_operation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

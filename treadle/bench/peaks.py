@@ -20,6 +20,7 @@ from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.host import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp
 from treadle.dialects.location import name_nodes
+from treadle.dialects.loop import CountAttr
 from treadle.errors import TreadleError
 from treadle.target.host import Cache, caches_of, host_target
 
@@ -174,7 +175,7 @@ class _Kernel:
 
     def __init__(self, kernel: Operation):
         counted = kernel.attributes.get("operations")
-        self.operations = counted.data if isinstance(counted, IntAttr) else 0
+        self.operations = counted.data if isinstance(counted, CountAttr | IntAttr) else 0
         self._kernel, self._stored = kernel, stored_elements(kernel)
         self._gathered: dict[frozenset[int], list[int]] = {}
 

@@ -27,7 +27,8 @@ class TreeAttr(Data[Tree[int]]):
     ```mlir
     #schedule.tree<e0 <= 16 ? 0 : (e1 <= 4 ? 1 : 2)>
     ```
-    Every point has one leaf. Rejected: a leaf that no point reaches.
+    Every point has one leaf. In the generic form `<=` is the word `le`: MLIR takes `<` for an opening bracket.
+    Rejected: a leaf that no point reaches.
     """
 
     name = "schedule.tree"
@@ -56,7 +57,7 @@ class TreeAttr(Data[Tree[int]]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string(tree_text(self.data))
+            printer.print_string(tree_text(self.data, "le" if printer.print_generic_format else "<="))
 
 
 def _tree(parser: AttrParser) -> Tree[int]:
@@ -73,8 +74,9 @@ def _tree(parser: AttrParser) -> Tree[int]:
     )
     if match is None:
         parser.raise_error(f"{word!r} is no extent: expected e0, e1, and so on", position)
-    parser.parse_punctuation("<")
-    parser.parse_punctuation("=")
+    if parser.parse_optional_keyword("le") is None:
+        parser.parse_punctuation("<")
+        parser.parse_punctuation("=")
     at_most = parser.parse_integer(allow_boolean=False)
     parser.parse_punctuation("?")
     left = _tree(parser)

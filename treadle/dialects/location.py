@@ -12,20 +12,27 @@ from io import StringIO
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    ContainerType,
+    DictionaryAttr,
     FileLineColLoc,
     FusedLoc,
     IntAttr,
+    IntegerType,
     LocationAttr,
+    MemRefLayoutAttr,
+    MemRefType,
     ModuleOp,
     NameLoc,
     NoneAttr,
+    Signedness,
     StringAttr,
     UnknownLoc,
+    UnrankedMemRefType,
 )
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, BuiltinAttribute, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.utils.exceptions import ParseError
+from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.errors import TreadleError
 
@@ -165,21 +172,74 @@ class NodePrinter(Printer):
     %y = graph.unary "relu" %x : (tensor<4xf32>) -> tensor<4xf32> loc("relu_0"("Relu"))
     ```
     With `print_debuginfo` every location is printed, as xDSL does.
+
+    The generic form can be read by MLIR's own tools, which do not know our dialects. An attribute of theirs is neither
+    layout nor memory space there, but may be part of a dictionary, which can be a memory space:
+
+    ```mlir
+    memref<3x128x32xf16, {layout = #loop.swizzle<8, 2, 4>, space = #loop.space<shared>}>
+    ```
+    MLIR's arithmetic is of integers without a sign: an operation on others has a name there that MLIR does not know,
+    `"unsigned.arith.extui"(%x) : (ui8) -> i32`. LocatedParser reads both as they were.
     """
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        """Prints an attribute or a type."""
+        if self.print_generic_format and isinstance(attribute, MemRefType):
+            attribute = _for_mlir(attribute)
+        super().print_attribute(attribute)
 
     def print_op(self, op: Operation) -> None:
         """Prints an operation."""
-        super().print_op(op)
+        if self.print_generic_format and _is_unsigned(op):
+            self._print_results(op)
+            self.print_string(f'"{_UNSIGNED}{op.name}"')
+            self.print_op_with_default_format(op)
+        else:
+            super().print_op(op)
         if isinstance(op, NamesNodes) and not self.print_debuginfo and nodes_of(op.location):
             self.print_string(" ")
             self.print_attribute(op.location)
 
 
-def ir_text(module: ModuleOp) -> str:
-    """The module as text, from which it can be parsed again."""
+def ir_text(module: ModuleOp, generic: bool = False) -> str:
+    """The module as text, from which it can be parsed again; `generic`: in the form that MLIR's own tools read."""
     stream = StringIO()
-    NodePrinter(stream).print_op(module)
+    NodePrinter(stream, print_generic_format=generic).print_op(module)
     return stream.getvalue() + "\n"
+
+
+_UNSIGNED = "unsigned."
+
+
+def _is_unsigned(op: Operation) -> bool:
+    """Whether MLIR would reject an operation for an integer's sign, or its absence, in the type."""
+    if op.dialect_name() not in ("arith", "math"):
+        return False
+    types = [value.type for value in (*op.operands, *op.results)]
+    elements = [type.get_element_type() if isinstance(type, ContainerType) else type for type in types]
+    return any(isinstance(each, IntegerType) and each.signedness.data != Signedness.SIGNLESS for each in elements)
+
+
+def _for_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
+    """A buffer whose layout and space, if they are of our dialects, are entries of a dictionary."""
+    parts = {"layout": type.layout, "space": type.memory_space}
+    ours = {key: part for key, part in parts.items() if not isinstance(part, BuiltinAttribute)}
+    if not ours:
+        return type
+    layout = NoneAttr() if "layout" in ours else type.layout
+    return MemRefType(type.element_type, type.shape, layout, DictionaryAttr(ours))
+
+
+def _from_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
+    """The buffer of which `_for_mlir` made `type`; `type` itself if it did not."""
+    parts = type.memory_space
+    if not isinstance(parts, DictionaryAttr) or not parts.data or not parts.data.keys() <= {"layout", "space"}:
+        return type
+    layout = parts.data.get("layout", type.layout)
+    if not isinstance(layout, MemRefLayoutAttr | NoneAttr):
+        raise VerifyException(f"the layout {layout} of a buffer: expected one such as #loop.swizzle<8, 2, 4>")
+    return MemRefType(type.element_type, type.shape, layout, parts.data.get("space", NoneAttr()))
 
 
 # Reads IR text so that every later error can name file, line and column.
@@ -210,10 +270,15 @@ class LocatedParser(Parser):
             op.location = self._place(start)
         return op
 
+    def _parse_memref_attrs(self) -> MemRefType | UnrankedMemRefType:
+        """As xDSL's, and what NodePrinter writes for MLIR."""
+        type = super()._parse_memref_attrs()
+        return _from_mlir(type) if isinstance(type, MemRefType) else type
+
     def _get_op_by_name(self, name: str) -> type[Operation]:
         """As xDSL's, but an unknown name is reported where the operation begins, not where its name ends."""
         try:
-            return super()._get_op_by_name(name)
+            return super()._get_op_by_name(name.removeprefix(_UNSIGNED))
         except ParseError as error:
             self.raise_error(error.msg, self._start, self._start + 1)
 

@@ -65,14 +65,19 @@ def symbols_of(tree: Tree[Kernel]) -> set[int]:
     return set() if isinstance(tree, Leaf) else {tree.symbol} | symbols_of(tree.left) | symbols_of(tree.right)
 
 
-def tree_text(tree: Tree[int]) -> str:
-    """`e0 <= 16 ? 0 : (e1 <= 4 ? 1 : 2)`: what the coordinates are compared with, and numbers of alternatives."""
+def tree_text(tree: Tree[int], relation: str = "<=") -> str:
+    """`e0 <= 16 ? 0 : (e1 <= 4 ? 1 : 2)`: what the coordinates are compared with, and numbers of alternatives.
+
+    relation: what is written for `<=`
+    """
     if isinstance(tree, Leaf):
         return str(tree.kernel)
+    texts = [tree_text(each, relation) for each in (tree.left, tree.right)]
     left, right = (
-        tree_text(each) if isinstance(each, Leaf) else f"({tree_text(each)})" for each in (tree.left, tree.right)
+        text if isinstance(each, Leaf) else f"({text})"
+        for each, text in zip((tree.left, tree.right), texts, strict=True)
     )
-    return f"e{tree.symbol} <= {tree.at_most} ? {left} : {right}"
+    return f"e{tree.symbol} {relation} {tree.at_most} ? {left} : {right}"
 
 
 def parse_tree(text: str) -> Tree[int]:

@@ -54,25 +54,27 @@ else:  # a model from the cache does not wait for the compiler
 
 
 LIBRARY = "c-library"
+MLIR = "mlir"
 
 
 def compile_command(args: argparse.Namespace) -> int:
     """Writes the folder of `-o` in one step; raises TreadleError before any work where it cannot be written.
 
-    A link to a folder is followed. `-o -` prints the IR of `--to` on stdout.
+    A link to a folder is followed. `-o -` prints the IR of `--to` or `--emit mlir` on stdout.
     """
-    if args.to is not None and args.emit is not None:
-        raise TreadleError(f"--to writes IR, --emit {args.emit} code", "arguments", "one of them")
+    writes_ir = args.to is not None or args.emit == MLIR
+    if args.to is not None and args.emit not in (None, MLIR):
+        raise TreadleError(f"--to writes IR, --emit {args.emit} code", "arguments", f"one of them, or --emit {MLIR}")
     if args.name is not None and args.emit != LIBRARY:
         raise TreadleError("a name without a library", "--name", f"--emit {LIBRARY}")
-    if args.output == STDOUT and args.to is None:
+    if args.output == STDOUT and not writes_ir:
         raise TreadleError("a compiled model is a folder", "-o -", "a folder; '-' (stdout) takes the IR of --to STAGE")
     output = Path(os.path.realpath(args.output))
     shapes = parse_shapes(args.shape)
     trace = None if args.trace is None else Path(args.trace)
     if trace is not None and trace.resolve().is_relative_to(output.resolve()):
         raise TreadleError("the trace's folder lies in that of -o, which is replaced", trace, "another folder")
-    if args.to is not None:
+    if writes_ir:
         return _write_stage(args, output, shapes, trace)
     if args.emit == LIBRARY:
         return _write_library(args, output, shapes, trace)
@@ -132,7 +134,8 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
     printed = args.output == STDOUT
     if not printed:
         check_replaceable(output, _holds_only_ir)
-    pipeline.stages_between(None, args.to)
+    stage = args.to or pipeline.STAGE_NAMES[-1]
+    pipeline.stages_between(None, stage)
     target = resolve_target(args.target or "cpu")
     with progress_bar() as progress:
         algorithm = parse_convolution(args.convolution, target.kind)
@@ -156,14 +159,14 @@ def _write_stage(args: argparse.Namespace, output: Path, shapes: Shapes, trace: 
             constants=read_constants(args.input),
             states=states,
         )
-        module = compile_request.lowered_module(request, args.to)
-        pipeline.record_stage(module, args.to)
-    text = instruments.ir_text(module)
+        module = compile_request.lowered_module(request, stage)
+        pipeline.record_stage(module, stage)
+    text = instruments.ir_text(module, generic=args.emit == MLIR)
     if printed:
         print(text, end="")
         return 0
-    publish(output, lambda folder: _write(folder / f"{args.to}.mlir", text), replace=_holds_only_ir)
-    print(f"{Path(args.output) / args.to}.mlir: the IR after stage {args.to}")
+    publish(output, lambda folder: _write(folder / f"{stage}.mlir", text), replace=_holds_only_ir)
+    print(f"{Path(args.output) / stage}.mlir: the IR after stage {stage}")
     return 0
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import inspect
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,6 +57,9 @@ class TreadleOptMain(xDSLOptMain):
         arg_parser.prog = "treadle-opt"
         arg_parser.error = _refuse
         arg_parser.usage = "treadle-opt [options] [input_file]"  # generated, it would list every pass twice
+        arg_parser.add_argument(
+            "--list-passes", action=_ListPasses, nargs=0, help="print Treadle's passes, and plug-ins', and exit"
+        )
         group = arg_parser.add_argument_group("stages")
         group.add_argument(
             "--pipeline",
@@ -246,6 +252,33 @@ def _between_passes(
         start = time.perf_counter()
 
     return callback
+
+
+class _ListPasses(argparse.Action):
+    """Prints each pass with its options, as `-p` takes them, and with the first sentence about it, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: object) -> NoReturn:
+        load_plugins()
+        for name, factory in sorted(pass_factories().items()):
+            kind = factory()
+            text = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+            print(f"{name}{_pass_options(kind)}\n    {re.split(r'(?<=[.]) ', text)[0]}")
+        parser.exit()
+
+
+def _pass_options(kind: type[ModulePass]) -> str:
+    """`{target=str database=""}`: the type of an option, or its default; nothing where there are none."""
+    options = [f"{option.name}={_default(option)}" for option in dataclasses.fields(kind)]
+    return "{" + " ".join(options) + "}" if options else ""
+
+
+def _default(option: dataclasses.Field[object]) -> str:
+    default = option.default
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, str):
+        return f'"{default}"'
+    return str(default if isinstance(default, int | float) else option.type)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -48,7 +48,11 @@ class Constraint:
     extent: int
 
     def __str__(self) -> str:
-        return f"{expression_text(self.index)} < {self.extent}"
+        return self.text()
+
+    def text(self, relation: str = "<") -> str:
+        """The constraint with another sign or word for `<`."""
+        return f"{expression_text(self.index)} {relation} {self.extent}"
 
     def at(self, indices: Sequence[Expr]) -> Expr:
         """The expression that is compared, of the element at `indices`."""
@@ -66,7 +70,8 @@ class RequiredAttr(Data[tuple[Constraint, ...]]):
     `d0` is the element's first index; the number after `<` is that of an extent, one of @main's last arguments, which
     its attribute `extents` names. Other elements may hold anything. Without constraints every element is needed.
     Expressions are sums of products, quotients and remainders by positive constants, as in MLIR's affine maps; equal
-    ones have equal texts, and constraints are sorted. Rejected: a variable that is no dimension, a negative extent.
+    ones have equal texts, and constraints are sorted. In the generic form `<` is the word `lt`: MLIR takes it for an
+    opening bracket. Rejected: a variable that is no dimension, a negative extent.
     """
 
     name = "graph.required"
@@ -98,7 +103,8 @@ class RequiredAttr(Data[tuple[Constraint, ...]]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string(", ".join(map(str, self.data)))
+            relation = "lt" if printer.print_generic_format else "<"
+            printer.print_string(", ".join(each.text(relation) for each in self.data))
 
 
 def _sorted(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -123,7 +129,8 @@ REQUIRED = Kind("[#graph.required<...>]", ArrayAttr)
 
 def _constraint(parser: AttrParser) -> Constraint:
     index = _sum(parser)
-    parser.parse_punctuation("<")
+    if parser.parse_optional_keyword("lt") is None:
+        parser.parse_punctuation("<")
     return Constraint(index, parser.parse_integer(allow_boolean=False, allow_negative=False))
 
 

@@ -11,6 +11,7 @@ from xdsl.ir import Dialect
 
 from treadle.dialects.loop.access import AllocOp, BarrierOp, LoadOp, OpaqueBufferOp, OpaqueOp, PrefetchOp, StoreOp
 from treadle.dialects.loop.attributes import (
+    CountAttr,
     Space,
     SpaceAttr,
     Swizzle,
@@ -60,7 +61,7 @@ LOOP = Dialect(
         MultiplyTilesOp, PrefetchOp, RoundPairOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, TransposeOp,
         WaitOp, WarpReduceOp, YieldOp,
     ],
-    [SpaceAttr, SwizzleAttr],
+    [CountAttr, SpaceAttr, SwizzleAttr],
 )  # fmt: skip
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "BarrierOp",
     "CommitOp",
     "CopyOp",
+    "CountAttr",
     "DispatchOp",
     "FuncOp",
     "KernelOp",

@@ -10,6 +10,7 @@ from typing import cast
 from xdsl.dialects.builtin import (
     AnyFloat,
     DenseIntOrFPElementsAttr,
+    IntAttr,
     IntegerType,
     MemRefLayoutAttr,
     MemRefType,
@@ -20,7 +21,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Data, SSAValue
 from xdsl.ir.affine import AffineMap
-from xdsl.irdl import irdl_attr_definition
+from xdsl.irdl import BaseAttr, irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.str_enum import StrEnum
@@ -153,6 +154,31 @@ class SwizzleAttr(MemRefLayoutAttr, Data[Swizzle]):
         if len(sizes) != 3:
             parser.raise_error(f"a swizzle of {len(sizes)} numbers: expected chunk, rows, phases", position)
         return Swizzle(*sizes)
+
+
+@irdl_attr_definition
+class CountAttr(Data[int]):
+    """A number of any size that is not negative: as one of MLIR's integers it would have to fit 64 bits.
+
+    ```mlir
+    #loop.count<1048576>
+    ```
+    """
+
+    name = "loop.count"
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_int(self.data)
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> int:
+        with parser.in_angle_brackets():
+            return parser.parse_integer(allow_boolean=False, allow_negative=False)
+
+
+COUNT = BaseAttr(CountAttr) | BaseAttr(IntAttr)
+"""A count, or as earlier versions wrote it, `#builtin.int<1048576>`, which MLIR does not read."""
 
 
 @lru_cache(4096)

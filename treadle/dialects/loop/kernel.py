@@ -62,7 +62,7 @@ from treadle.dialects.dispatch_tree import DISPATCH, PredictedAttr, TreeAttr
 from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.graph.fused import REQUIRED, check_required
 from treadle.dialects.location import NamesNodes
-from treadle.dialects.loop.attributes import Space, SpaceAttr, memref_of, type_of
+from treadle.dialects.loop.attributes import COUNT, CountAttr, Space, SpaceAttr, memref_of, type_of
 from treadle.dialects.syntax import MEMREF, Body, Clause, IndexRange, Parameters, declare
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
@@ -120,7 +120,7 @@ def _properties(
         "threads": IntegerAttr(threads, i64),
         "comment": None if comment is None else StringAttr(comment),
         "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
-        "operations": None if operations is None else IntAttr(operations),
+        "operations": None if operations is None else CountAttr(operations),
     }
 
 
@@ -138,11 +138,11 @@ class Number(CustomDirective):
     value: AttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        self.value.set(state, IntAttr(parser.parse_integer(allow_negative=False)))
+        self.value.set(state, CountAttr(parser.parse_integer(allow_negative=False)))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         number = self.value.get(op)
-        assert isinstance(number, IntAttr)
+        assert isinstance(number, CountAttr | IntAttr)
         state.print_whitespace(printer)
         printer.print_int(number.data)
 
@@ -246,7 +246,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     grid = prop_def(IntegerAttr.constr(i64))
     threads = prop_def(IntegerAttr.constr(i64))
     min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
-    operations = opt_prop_def(IntAttr)
+    operations = opt_prop_def(COUNT)
     comment = opt_prop_def(StringAttr)
     required_regions = opt_prop_def(REQUIRED)
     joins = opt_prop_def(DenseArrayBase.constr(i64))
@@ -351,7 +351,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     outputs = opt_prop_def(IntegerAttr.constr(i64))
     partial = opt_prop_def(UnitAttr)
     updates = opt_prop_def(UnitAttr)
-    operations = opt_prop_def(IntAttr)
+    operations = opt_prop_def(COUNT)
     comment = opt_prop_def(StringAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())

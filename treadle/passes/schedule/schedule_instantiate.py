@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, IntAttr, ModuleOp, SymbolRefAttr, i64
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, SymbolRefAttr, i64
 from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.graph import ComputeOp, FusedOp, WholeOp
 from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.graph.operation_count import count_operations
-from treadle.dialects.loop import DispatchOp, KernelOp
+from treadle.dialects.loop import CountAttr, DispatchOp, KernelOp
 from treadle.dialects.schedule import DispatchAttr, ProgramOp, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_deduplicate import joined_tensors
@@ -77,7 +77,7 @@ def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp
     anchor = anchor_of(fused)
     kernel = _kernel(fused, anchor, target, programs or {})
     kernel.location = fused.location
-    kernel.operations = IntAttr(operations_of(fused))
+    kernel.operations = CountAttr(operations_of(fused))
     kernel.results[0].name_hint = anchor.result.name_hint
     joined = joined_tensors(anchor) if isinstance(anchor, ComputeOp) else None
     if joined is not None and set(kernel.inputs) == set(joined):
