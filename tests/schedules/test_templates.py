@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType, f32, i32
+from xdsl.dialects.builtin import StringAttr, TensorType, f32, i32
 from xdsl.ir import Block, Operation, SSAValue
 
 from tests.helpers.limits import assert_within, limits
@@ -356,6 +356,13 @@ def channels_last(pool: PoolOp) -> Anchor:
     return definition_in(pool, layout, {pool.x: (tensor(*layout.shape(shape_of(pool.x))), layout)})
 
 
+def rounded_product(m: int, n: int) -> MatmulOp:
+    """Of f32 whose operands may be rounded to bf16."""
+    found = product(((m, 70), (70, n)))
+    found.precision = StringAttr("bf16")
+    return found
+
+
 @cache
 def anchors_of_all_kinds() -> list[Anchor]:
     """Small and large ones, in each type that has a template of its own."""
@@ -389,6 +396,7 @@ def anchors_of_all_kinds() -> list[Anchor]:
         for m in (1, 17, 64, 1000, 4096)
         for n in (1, 40, 1000)
     ]
+    anchors += [rounded_product(m, n) for m in (1, 17, 64, 1000, 4096) for n in (1, 40, 1000)]
     anchors += [
         PackedConvOp(
             tensor(1, 2, n, n, 64, dtype="int8"),

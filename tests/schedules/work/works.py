@@ -92,6 +92,11 @@ def narrow_product(g: Graph) -> SSAValue:
     return g.add(MatmulOp(g.add(CastOp(g[0], bf16)), g.constant(weights(64, 48).astype(ml_dtypes.bfloat16))))
 
 
+def product_by_constant(g: Graph) -> SSAValue:
+    """Of f32."""
+    return g.add(MatmulOp(g[0], g.constant(weights(64, 48))))
+
+
 def byte_product(g: Graph) -> SSAValue:
     """Of bytes, of which the right operand lies along K."""
     return g.add(MatmulOp(g[0], g.add(TransposeOp(g[1], [1, 0])), sums=i32))
@@ -163,6 +168,10 @@ CPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product by rows": ("avx2", Case(((40, 64), (96, 64)), product_by_rows)),
     "layer": ("avx2", Case(((31, 64),), layer)),
     "product of tiles": ("cpu{matrix_unit=amx cores=2}", Case(((48, 64),), narrow_product)),
+    "product of tiles of few bits": (
+        "cpu{matrix_unit=amx cores=2}",
+        Case(((48, 64),), product_by_constant, options=CompileOptions(precision="bf16", weights="int8")),
+    ),
     "convolution of tiles": ("cpu{matrix_unit=amx cores=2}", Case(((1, 64, 9, 9),), narrow_conv)),
     "Winograd": (
         "sse2{cores=2}",

@@ -20,6 +20,8 @@ from treadle.dialects.loop import (
     BarrierOp,
     FuncOp,
     MmaOp,
+    MultiplyTilesOp,
+    RoundPairOp,
     RoundTf32Op,
     TransposeOp,
     WaitOp,
@@ -30,7 +32,20 @@ from treadle.schedules.work.cpu_work import Work, count_on_cpu
 from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu
 from treadle.schedules.work.rules import transposition
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, one_of, unknown_index
-from treadle.schedules.work.tree import Branch, Buffer, Chance, Condition, Kernel, Node, Otherwise, Step, finish, renew
+from treadle.schedules.work.tree import (
+    ROUND_PAIR,
+    Branch,
+    Buffer,
+    Chance,
+    Condition,
+    Kernel,
+    Node,
+    Otherwise,
+    Step,
+    finish,
+    renew,
+    tiles_step,
+)
 from treadle.target import Target
 
 _INDEX = IndexType()
@@ -104,6 +119,10 @@ class _KernelReader(ScalarRecorder):
             self._known[op.result] = cast("Value", self.mma(*self._operands(op)))
         elif isinstance(op, RoundTf32Op):
             self._known[op.results[0]] = cast("Value", self.round_tf32(*self._operands(op)))
+        elif isinstance(op, RoundPairOp):
+            self._known[op.result] = self._given(self._operands(op), op.result.type, ROUND_PAIR)
+        elif isinstance(op, MultiplyTilesOp):
+            self._here.append(tiles_step(op.extents[0], op.steps, op.extents[1]))
         elif isinstance(op, ArriveOp):
             self._known[op.result] = Value(i1, None, (Chance(1 / op.count),))
         elif isinstance(op, AllocOp):

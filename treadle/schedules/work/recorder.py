@@ -25,7 +25,6 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import (
     KernelOp,
     Space,
@@ -56,6 +55,7 @@ from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu, lower_for_gpu
 from treadle.schedules.work.group import PLACE, Group, StandIn
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, unknown_index
 from treadle.schedules.work.tree import (
+    ROUND_PAIR,
     Access,
     Branch,
     Buffer,
@@ -66,13 +66,12 @@ from treadle.schedules.work.tree import (
     Node,
     Step,
     renew,
+    tiles_step,
 )
 from treadle.target import Target
 
 _INDEX = IndexType()
 _MOST_BLOCKS = 1 << 40
-ROUND_PAIR = 2.0
-"""Instructions of a vector of pairs."""
 
 
 class Recorder(ScalarRecorder):
@@ -196,7 +195,7 @@ class Recorder(ScalarRecorder):
             buffer = cast("Value", place[0]).buffer
             assert buffer is not None
             buffer.is_of_unit = True
-        self._here.append(Step(tiles=(rows, depth / whole_row(element.element) * width / PANEL_COLUMNS)))
+        self._here.append(tiles_step(rows, depth / whole_row(element.element), width))
         self._accessed(*acc, rows * width, is_store=True, lanes=1)
         self._accessed(*a, reach, lanes=1)
         panel = cast("Value", b[0]).buffer

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.graph.linear import PANEL_COLUMNS
 from treadle.dialects.loop import Space, Swizzle
 from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import likelihood
@@ -281,6 +282,15 @@ class Step:
     def is_pure(self) -> bool:
         """Whether it only computes a result from operands."""
         return self.result is not None and bool(self.operands) and not self.tensor
+
+
+ROUND_PAIR = 2.0
+"""Instructions that round two vectors to pairs."""
+
+
+def tiles_step(rows: int, steps: float, columns: int) -> Step:
+    """A product of tiles on a CPU's matrix unit, of so many times 64 bytes of each row."""
+    return Step(tiles=(rows, steps * columns / PANEL_COLUMNS))
 
 
 Node: TypeAlias = Loop | Branch | Access | Step
