@@ -10,6 +10,8 @@ weights are the bits of MatMulNBits in blocks of 32, as the model has them, or w
 --layers: so many products in a row, of which every other one has terms and columns swapped, so that weights come from
     farther than a core's cache; times are of one of them.
 
+--precision: of Treadle's products; bf16 rounds operands of many rows for a core's matrix unit (docs/adr/0087).
+
 Both sides are called from Python, in turn, with as many threads. Raw numbers go to `benchmarks/results/`. Measure on
 a machine that does nothing else.
 """
@@ -40,7 +42,7 @@ from benchmarks.measure import relative_error
 from benchmarks.result_files import RESULTS, write_results
 from treadle.bench.interleave import interleave
 from treadle.passes.graph.graph_quantize_weights import quantized
-from treadle.target.options import WEIGHTS
+from treadle.target.options import PRECISIONS, WEIGHTS, Precision
 
 _BLOCK = 32
 _BATCH_SECONDS = 0.05
@@ -96,16 +98,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=20)
     parser.add_argument("--threads", type=positive, default=2)
     parser.add_argument("--layers", type=positive, default=1)
+    parser.add_argument("--precision", choices=PRECISIONS, default="f32")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    rows = [compared(product, args.rounds, args.threads, args.layers) for product in args.products]
+    rows = [compared(product, args.rounds, args.threads, args.layers, args.precision) for product in args.products]
     Console().print(table(rows))
     settings: dict[str, Any] = {"rounds": args.rounds, "threads": args.threads, "layers": args.layers}
+    settings |= {"precision": args.precision}
     settings |= {"peer": onnxruntime.__version__}
     print(f"written to {write_results('few_bits', describe_run() | settings, [asdict(r) for r in rows], args.output)}")
 
 
-def compared(product: Product, rounds: int, threads: int, layers: int = 1) -> Row:
+def compared(product: Product, rounds: int, threads: int, layers: int = 1, precision: Precision = "f32") -> Row:
     """Times one product."""
     model, peer_model = product_models(product, layers)
     given = np.random.default_rng(1).standard_normal((product.rows, product.terms)).astype(np.float32)
@@ -113,7 +117,7 @@ def compared(product: Product, rounds: int, threads: int, layers: int = 1) -> Ro
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(peer_model.SerializeToString(), options)
     weights = product.weights if product.weights in WEIGHTS else None
-    with treadle.compile(model, threads=threads, weights=weights) as compiled:
+    with treadle.compile(model, threads=threads, weights=weights, precision=precision) as compiled:
         got, wanted = compiled(given), [np.asarray(each) for each in session.run(None, {"x": given})]
         sides = {
             "treadle": partial(_repeated, partial(compiled, given)),

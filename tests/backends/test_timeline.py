@@ -115,7 +115,8 @@ def test_a_planted_imbalance_is_a_gap(planted: Timeline) -> None:
     skewed, even, alone = planted.launches
     assert [launch.kernel for launch in planted.launches] == KERNELS
     assert [launch.nodes for launch in planted.launches] == ["", "node", ""]
-    assert [len(launch.shares) for launch in planted.launches] == [8, 8, 1]
+    most = most_events(2) - 1
+    assert [len(launch.shares) for launch in planted.launches] == [most, most, 1]
     busiest, other = max(skewed.busy), min(skewed.busy)
     assert busiest >= PLANTED > 4 * other
     assert max(end - start for _, start, end in skewed.waits()) > 0.5e9 * PLANTED, "of the thread that was done"

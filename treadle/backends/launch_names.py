@@ -30,10 +30,10 @@ def launch_names(artifact: Artifact, addresses: Addresses | None = None) -> Laun
         symbol = launch.kernel.string_value()
         nodes.setdefault(symbols.get(symbol, symbol), {})[name_nodes(launch.location)] = None
     known = {} if addresses is None else dict(addresses(symbols.values()))
-    ordered = [] if _varies(module) else [name_nodes(launch.location) for launch in launches]
+    ordered = [] if has_choices(module) else [name_nodes(launch.location) for launch in launches]
     return LaunchNames(known, {name: "; ".join(filter(None, each)) for name, each in nodes.items()}, ordered)
 
 
-def _varies(module: ModuleOp) -> bool:
-    """Whether calls make different launches."""
+def has_choices(module: ModuleOp) -> bool:
+    """Whether shapes or data decide which launches a call has."""
     return any(isinstance(op, DispatchOp | LoopOp | IfOp) for op in module.walk())

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from treadle.artifact.manifest import Tensor
 from treadle.backends.c.executor import CpuProgram
+from treadle.backends.launch_names import has_choices
 from treadle.bench.interleave import (
     Disturbance,
     Latency,
@@ -31,7 +32,7 @@ from treadle.bench.interleave import (
     latency_of,
     waited_seconds,
 )
-from treadle.bench.peaks import Launch, Level, Peaks, has_choices, launches_in, measure_peaks, module_of
+from treadle.bench.peaks import Launch, Level, Peaks, launches_in, measure_peaks, module_of
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
 from treadle.shapes.dim import Dim

@@ -15,10 +15,11 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.artifact.artifact import MODULE, Artifact
 from treadle.backends.c.compiler import Unit, build_library
 from treadle.backends.c.executor import CpuProgram
+from treadle.backends.launch_names import has_choices
 from treadle.compiler.request import read_module
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.host import BufferOp, DispatchOp, IfOp, LaunchOp, LoopOp
+from treadle.dialects.host import BufferOp, LaunchOp
 from treadle.dialects.location import name_nodes
 from treadle.dialects.loop import CountAttr
 from treadle.errors import TreadleError
@@ -156,11 +157,6 @@ def launches_in(module: ModuleOp, where: object) -> list[Launch]:
         )
         for launch in launches
     ]
-
-
-def has_choices(module: ModuleOp) -> bool:
-    """Whether shapes or data decide which launches a call has, so that `launches_in` cannot list them."""
-    return any(isinstance(op, DispatchOp | LoopOp | IfOp) for op in module.walk())
 
 
 def kernels_of(module: ModuleOp) -> dict[str, Operation]:

@@ -16,10 +16,11 @@ from xdsl.traits import SymbolTable
 from treadle.artifact.artifact import MODULE, Artifact
 from treadle.artifact.manifest import Manifest
 from treadle.backends.c_like.folding import read_buffers, written_buffers
+from treadle.backends.launch_names import has_choices
 from treadle.backends.program import planned_main
 from treadle.bench.interleave import Times
 from treadle.bench.model import Benchmark, KernelTime
-from treadle.bench.peaks import has_choices, kernels_of, launches_in
+from treadle.bench.peaks import kernels_of, launches_in
 from treadle.compiler.pipeline import STAGE_NAMES, lower, stage_of
 from treadle.compiler.request import CompileRequest, is_ir_file, lowered_module, read_module
 from treadle.dialects.graph import FusedOp

@@ -155,3 +155,48 @@ func.func @main(%x: tensor<128x32xbf16>, %p: tensor<1x16x32x2xbf16>, %n: tensor<
 // CHECK:        [[T:%.*]] = arith.cmpi slt, {{%.*}}, [[N]]
 // CHECK-NEXT:   scf.if [[T]] {
 // CHECK:      scf.for {{%.*}} = %c0 to [[N]] step %c32 {
+
+// -----
+
+// A product that begins inside of a tile's rows, by a number that is not known, may read the next tile, too: all are
+// packed.
+func.func @main(%x: tensor<128x32xbf16>, %p: tensor<1x16x32x2xbf16>, %n: tensor<i64>) -> tensor<128x32xf32> attributes {extents = ["n"]} {
+  %y = loop.kernel @between ins(%A = %x : tensor<128x32xbf16>, %B = %p : tensor<1x16x32x2xbf16>) outs(%C : tensor<128x32xf32>)
+      requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c4 = arith.constant 4 : index
+    %c32 = arith.constant 32 : index
+    %c128 = arith.constant 128 : index
+    %rows = loop.alloc : memref<4x1x32x32xbf16, #loop.space<register>>
+    scf.for %tile = %c0 to %c4 step %c1 {
+      scf.for %m = %c0 to %c32 step %c1 {
+        %first = arith.muli %tile, %c32 : index
+        %i = arith.addi %first, %m : index
+        task.for (%k) in #task.map<repeat(32)> {
+          %a = loop.load %A[%i, %k] : memref<128x32xbf16>
+          loop.store %a, %rows[%tile, %c0, %m, %k] : memref<4x1x32x32xbf16, #loop.space<register>>
+        }
+      }
+    }
+    scf.for %m = %c0 to %c128 step %c32 {
+      %acc = loop.alloc : memref<32x32xf32, #loop.space<register>>
+      %t = arith.divui %m, %c32 : index
+      loop.multiply_tiles %acc[%c0, %c0] = %rows[%t, %c0, %thread, %c0] * %B[%c0, %c0, %c0, %c0]
+          rows 32 depth 32 stride 32 taps [0] apart 1024
+          : memref<32x32xf32, #loop.space<register>>, memref<4x1x32x32xbf16, #loop.space<register>>, memref<1x16x32x2xbf16>
+      task.for (%r, %j) in #task.map<repeat(32, 32)> {
+        %i = arith.addi %m, %r : index
+        %s = loop.load %acc[%r, %j] : memref<32x32xf32, #loop.space<register>>
+        loop.store %s, %C[%i, %j] : memref<128x32xf32>
+      }
+    }
+  }
+  func.return %y : tensor<128x32xf32>
+}
+
+// CHECK:      loop.kernel @between
+// CHECK:      [[N:%.*]] = arith.index_cast
+// CHECK:      scf.for %tile = %c0 to %c4 step %c1 {
+// CHECK-NEXT:   scf.for %m
+// CHECK:      scf.for {{%.*}} = %c0 to [[N]] step %c32 {

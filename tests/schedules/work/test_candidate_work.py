@@ -29,14 +29,12 @@ EACH = 1
 
 APPROXIMATE = {
     "product of tiles": 0.001,
-    "product of tiles of few bits": 0.01,
     "convolution of tiles": 0.02,
     "depthwise convolution": 0.02,
     "attention_decode_cpu": 0.01,
 }
 """By how much predicted times of CPUs may differ from those of the kernels, where tiles overhang: of attention of
-few queries those where causality ends the keys of a block, of few bits also what both columns of a pair compute alike.
-In all other cases they are equal, on GPUs with every
+few queries those where causality ends the keys of a block. In all other cases they are equal, on GPUs with every
 count."""
 
 

@@ -13,7 +13,7 @@ from xdsl.rewriter import Rewriter
 
 from treadle.dialects.graph import CastOp, ComputeOp, ConstantOp, ConvOp, MatmulOp, Operator, PoolOp
 from treadle.errors import TreadleError
-from treadle.passes.graph.graph_quantized_products import is_byte_difference, is_constant
+from treadle.passes.graph.graph_quantized_products import DEEPEST, is_byte_difference, is_constant
 from treadle.passes.graph.rewriting import read_wide, replace_with, shape_of, tensor
 from treadle.target import Target
 
@@ -40,15 +40,20 @@ def _by_dequantized(op: Operator, target: Target) -> bool:
     return any(isinstance(each, IntegerType) and each.width.data <= _BYTE for each in types or ())
 
 
-def _constants(value: SSAValue) -> set[Attribute] | None:
-    """The element types of the constants that a tensor is computed from; None where it depends on anything else."""
+def _constants(value: SSAValue, deepest: int = DEEPEST) -> set[Attribute] | None:
+    """The element types of the constants that a tensor is computed from, through few operators; None where it depends
+    on anything else."""
     op = value.owner
     if isinstance(op, ConstantOp):
         return {op.type.get_element_type()}
     read = op.tensors() if isinstance(op, ComputeOp) else op.operands if isinstance(op, Operator) else ()
-    found = [_constants(each) for each in read]
-    known = [each for each in found if each is not None]
-    return set[Attribute]().union(*known) if known and len(known) == len(found) else None
+    found = set[Attribute]()
+    for each in read if deepest else ():
+        types = _constants(each, deepest - 1)
+        if types is None:  # of most products the first path to an input says so
+            return None
+        found |= types
+    return found or None
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,12 @@ class GraphLegalizeTypesPass(ModulePass):
     %2 = graph.matmul %0, %1 : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
     %c = graph.cast %2 to f16 : (tensor<8x8xf32>) -> tensor<8x8xf16>
     ```
-    The casts fuse; what is stored stays narrow. Where a rule takes what a tensor was rounded from,
+    The casts fuse; what is stored stays narrow. A matrix of few bits, which is dequantised from constants and rounded,
+    is read before it was rounded, and kernels may round it instead:
+    ```mlir
+    %c = graph.matmul %a, %w {precision = "bf16"} : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    ```
+    Where a rule takes what a tensor was rounded from,
     ```mlir
     %n = graph.cast %x to bf16 : (tensor<1x32x28x28xf32>) -> tensor<1x32x28x28xbf16>
     %c = graph.conv %n, %w {... groups = 32 : i64} : (..., tensor<32x1x3x3xbf16>) -> tensor<1x32x28x28xbf16>

@@ -32,12 +32,12 @@ from treadle.target import Target
 
 # Values that operators compute from constants, before they are folded.
 
-_DEEPEST = 12
+DEEPEST = 12
 """Operators between constants and a value, at most: parameters of quantisation have a cast, a difference, some moves
 and products. Of a model's other values, whose operators are many, few are looked at."""
 
 
-def is_constant(value: SSAValue, deepest: int = _DEEPEST) -> bool:
+def is_constant(value: SSAValue, deepest: int = DEEPEST) -> bool:
     """Whether a value depends on constants only, through few operators."""
     op = value.owner
     if isinstance(op, ConstantOp):

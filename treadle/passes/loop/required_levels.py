@@ -141,8 +141,8 @@ def _reads_part(op: Operation, operand: int) -> bool:
     """Whether an operation is a product of which an operand is the left one, in one part of the buffer."""
     if not isinstance(op, MultiplyTilesOp) or op.operands[operand] is not op.a:
         return False
-    inner = [constant_index(index) for index in op.a_indices[1:]]
-    return op.acc is not op.a and not any(inner) and op.reach <= prod(type_of(op.a).get_shape()[1:])
+    at_start = all(constant_index(index) == 0 for index in op.a_indices[1:])
+    return op.acc is not op.a and at_start and op.reach <= prod(type_of(op.a).get_shape()[1:])
 
 
 def _read_at(op: LoadOp | MultiplyTilesOp) -> Sequence[SSAValue]:

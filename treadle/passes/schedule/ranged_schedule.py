@@ -363,7 +363,7 @@ class PointTimes:
         instance, target = self.instance(call), self._target
         try:
             work = work_of(Group(instance), replayed(instance), target)
-            # Beside kernels of `matmul_cpu`.
+            # As kernels of `matmul_cpu` are predicted, with which they are compared (`_of_panels`).
             if isinstance(work, Work) and isinstance(self.anchor, MatmulOp | PackedMatmulOp):
                 seconds = cpu_seconds(work, target, UNHIDDEN)
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, MemRefType, VectorType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -19,6 +19,8 @@ from treadle.dialects.loop import (
     AsyncCopyOp,
     BarrierOp,
     FuncOp,
+    LaneConvertOp,
+    LaneLookupOp,
     MmaOp,
     MultiplyTilesOp,
     RoundPairOp,
@@ -29,7 +31,7 @@ from treadle.dialects.loop import (
 from treadle.dialects.loop.accesses import accesses, name_of
 from treadle.index.positions import Variable
 from treadle.schedules.work.cpu_work import Work, count_on_cpu
-from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu
+from treadle.schedules.work.gpu_work import GpuWork, cost_of, count_on_gpu
 from treadle.schedules.work.rules import transposition
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, one_of, unknown_index
 from treadle.schedules.work.tree import (
@@ -119,6 +121,9 @@ class _KernelReader(ScalarRecorder):
             self._known[op.result] = cast("Value", self.mma(*self._operands(op)))
         elif isinstance(op, RoundTf32Op):
             self._known[op.results[0]] = cast("Value", self.round_tf32(*self._operands(op)))
+        elif isinstance(op, LaneConvertOp | LaneLookupOp):
+            cost = cost_of(arith.SIToFPOp, op.result.type)
+            self._known[op.result] = self._given(self._operands(op), op.result.type, cost)
         elif isinstance(op, RoundPairOp):
             self._known[op.result] = self._given(self._operands(op), op.result.type, ROUND_PAIR)
         elif isinstance(op, MultiplyTilesOp):
