@@ -20,6 +20,7 @@ import treadle
 from tests.frontends.onnx.models import model, node
 from tests.helpers.environment import environment_with
 from treadle import ir
+from treadle.dialects.registry import ADDED_DIALECTS
 from treadle.environment import load_environment
 from treadle.errors import TreadleError, TreadleWarning
 from treadle.frontends.onnx import functions
@@ -38,7 +39,9 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "plugin"
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
 _CONVERTERS: Any = vars(functions)["_REGISTRY"]
-REGISTRIES: tuple[MutableMapping[Any, Any], ...] = (ADDED_PASSES, TEMPLATES, OWN_RULES, ADDED_TARGETS, _CONVERTERS)
+REGISTRIES: tuple[MutableMapping[Any, Any], ...] = (
+    ADDED_PASSES, TEMPLATES, OWN_RULES, ADDED_TARGETS, ADDED_DIALECTS, _CONVERTERS,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +81,11 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
 
 
-def squared(folder: Path) -> Path:
+def squared(folder: Path, rows: int | str = 2) -> Path:
     """y = squared_relu(relu(relu(x))) by the operator of the example's domain."""
     nodes = [node("Relu", "x", "a"), node("Relu", "a", "b")]
     nodes.append(helper.make_node("SquaredRelu", ["b"], ["y"], domain="example.plugin"))
-    proto = model(nodes, {"x": [2, 8]})
+    proto = model(nodes, {"x": [rows, 8]})
     proto.opset_import.append(helper.make_opsetid("example.plugin", 1))
     path = folder / "squared.onnx"
     path.write_bytes(proto.SerializeToString())
@@ -117,7 +120,8 @@ def test_the_tools_know_them(
     assert main(["run", str(path), "--target", "example_avx2{cores=1}"]) == 0
     text = tmp_path / "m.mlir"
     assert treadle_opt.main([str(path), "--to", "import", "-o", str(text)]) == 0
-    assert text.read_text().count('graph.unary "relu"') == 3
+    assert text.read_text().count('graph.unary "relu"') == 2
+    assert "= example.squared_relu %" in text.read_text()
     assert treadle_opt.main([str(text), "-p", "example-drop-double-relu", "-o", str(text)]) == 0
     assert text.read_text().count('graph.unary "relu"') == 1
     module = ir.parse(text.read_text())
@@ -293,3 +297,95 @@ def test_the_example_is_installed_from_a_wheel(tmp_path: Path) -> None:
         assert "skipped" not in done.stderr
     assert any("example-drop-double-relu" in each.name for each in (tmp_path / "trace").iterdir())
     assert any("example_flat_cpu" in each.read_text() for each in (tmp_path / "trace").iterdir())
+
+
+# Dialects, which come as xDSL's universes.
+
+
+def test_an_operator_of_a_dialect_is_what_its_definition_says(example: None) -> None:
+    text = """
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %y = example.squared_relu %x : (tensor<2x8xf32>) -> tensor<2x8xf32>
+  func.return %y : tensor<2x8xf32>
+}
+"""
+    module = ir.parse(text)
+    assert ir.print_text(ir.parse(ir.print_text(module, generic=True))) == ir.print_text(module)
+    (expected,) = ir.evaluate(module, [X])
+    np.testing.assert_allclose(expected, np.maximum(X, 0) ** 2, rtol=1e-6)
+    compiled = treadle.compile(module, "cpu")
+    np.testing.assert_allclose(compiled(X)[0], expected, rtol=1e-6)
+    ir.lower(module, "avx2", to="define")
+    assert 'graph.compute "squared_relu"' in ir.print_text(module)
+    ir.lower(cuda := ir.parse(text), "sm_80")
+    assert "@squared_relu" in ir.print_text(cuda)
+    with pytest.raises(TreadleError, match="elements of type f16, where f32 is accepted"):
+        ir.parse(text.replace("f32", "f16"))
+
+
+def test_an_operator_of_a_dialect_over_a_range(example: None, tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match=r"example\.squared_relu takes no symbolic extents"):
+        treadle.compile(squared(tmp_path, "rows"), "cpu", shapes={"x": (treadle.Dim("rows", 1, 4), 8)})
+
+
+WRITTEN = """
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Dialect
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
+from xdsl.universe import Universe
+@irdl_op_definition
+class Kept(IRDLOperation):
+    name = "written.kept"
+    x = operand_def(TensorType)
+    y = result_def(TensorType)
+    assembly_format = "$x attr-dict `:` type($x) `->` type($y)"
+WRITTEN = Dialect({name!r}, [Kept])
+UNIVERSE = Universe(all_dialects={{{name!r}: lambda: WRITTEN}})
+"""
+
+
+def test_what_no_pass_lowers_is_refused_at_the_border(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "written", {"xdsl.universe": {"written": "written_dialect:UNIVERSE"}})
+    (tmp_path / "written_dialect.py").write_text(WRITTEN.format(name="written"))
+    module = ir.parse("""
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {
+  %y = written.kept %x : tensor<2x8xf32> -> tensor<2x8xf32>
+  func.return %y : tensor<2x8xf32>
+}
+""")
+    with pytest.raises(TreadleError, match=r"'written\.kept' may not remain after stage 'define'"):
+        treadle.compile(module, "cpu")
+
+
+def test_a_dialect_of_a_name_that_is_taken_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "written", {"xdsl.universe": {"written": "written_dialect:UNIVERSE"}})
+    (tmp_path / "written_dialect.py").write_text(WRITTEN.format(name="scf"))
+    with pytest.warns(TreadleWarning) as warned:
+        load_plugins()
+    assert [str(each.message) for each in warned] == [
+        "the plug-in 'written' of xdsl.universe, from written 1.0, is skipped: "
+        "written_dialect:UNIVERSE: there is a dialect 'scf'; accepted: another name"
+    ]
+    assert ADDED_DIALECTS == {}
+
+
+def test_the_sources_of_a_dialect_are_part_of_keys_and_known_to_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests: list[str] = []
+    for number, ending in enumerate(("", "# changed\n", "")):
+        site = tmp_path / str(number)
+        with monkeypatch.context() as patched:
+            install(site, patched, "written", {"xdsl.universe": {"written": "written_dialect:UNIVERSE"}})
+            (site / "written_dialect.py").write_text(WRITTEN.format(name="written") + ending)
+            sys.modules.pop("written_dialect", None)
+            patched.setattr(loader, "_is_done", False)
+            patched.setattr(loader, "_loaded", set[tuple[str, str]]())
+            load_plugins()
+            digests.append(extensions_digest())
+            given = extensions.additions()
+            ADDED_DIALECTS.clear()
+            extensions.add(given)  # as a worker that has loaded none
+            assert extensions_digest() == digests[-1] and list(ADDED_DIALECTS) == ["written"]
+            ADDED_DIALECTS.clear()
+    assert digests[0] == digests[2] != digests[1]

@@ -27,6 +27,7 @@ from treadle.compiler import pipeline
 from treadle.compiler.request import read_module
 from treadle.dialects.graph import ConstantOp
 from treadle.dialects.graph.constant import constant_attribute
+from treadle.dialects.graph.definition import family
 from treadle.dialects.graph.dtypes import element_type
 from treadle.dialects.location import ir_text, name_hint, node_location
 from treadle.dialects.registry import treadle_context
@@ -43,12 +44,14 @@ STAGES: tuple[str, ...] = pipeline.STAGE_NAMES
 
 
 def context() -> Context:
-    """A context that knows Treadle's dialects, and those of xDSL that its passes produce."""
+    """A context that knows Treadle's dialects, those of xDSL that its passes produce, and those of plug-ins."""
+    load_plugins()
     return treadle_context()
 
 
 def parse(text: str, name: str = "text") -> ModuleOp:
     """The module of a text, verified; TreadleError with `name`, line and column where it does not parse or verify."""
+    load_plugins()
     return read_module(text, name)
 
 
@@ -93,7 +96,7 @@ class Entry:
         """Appends an operator; its result. `node` names it in the printed C and CUDA, and in remarks and errors."""
         if node is not None:
             kind = op.properties.get("kind")
-            word = kind.data if isinstance(kind, StringAttr) else op.name.removeprefix("graph.")
+            word = kind.data if isinstance(kind, StringAttr) else family(op)
             op.location = node_location(node, word)
         self._block.add_op(op)
         return op.results[0]

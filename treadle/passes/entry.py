@@ -11,10 +11,9 @@ from treadle.dialects.graph.control import called_names, check_calls
 from treadle.dialects.graph.dtypes import ELEMENT_TYPES, TensorSizes, is_supported
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
-from treadle.passes.instruments import LEGAL, is_allowed
+from treadle.passes.instruments import LEGAL, is_allowed, operators
 
 ENTRY = "main"
-_OPERATORS = ("graph.*", "func.return")
 _FORM = f"one func.func @{ENTRY} of graph operators on tensors, and functions that loops and branches call"
 
 
@@ -65,8 +64,9 @@ def _functions(module: ModuleOp) -> list[FuncOp]:
 
 def _check_operation(op: Operation) -> None:
     """An operator, and what is inside of its definition, if it has one."""
+    own = operators()
     for inner in op.walk():
-        if not is_allowed(inner, _OPERATORS if inner is op else LEGAL["graph"]):
+        if not is_allowed(inner, (*own, "func.return") if inner is op else (*own, *LEGAL["graph"])):
             raise TreadleError(f"'{inner.name}' is no operation of a model", location_of(inner), _FORM)
     for result in op.results:
         _checked_tensor(result.type, location_of(op) or f"@{ENTRY}")

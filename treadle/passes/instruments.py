@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.traits import IsolatedFromAbove
 
 from treadle.dialects.location import ir_text, location_of
+from treadle.dialects.registry import ADDED_DIALECTS
 from treadle.errors import TreadleError
 from treadle.passes.scalar_forms import missing_form
 from treadle.target import Target
@@ -117,6 +118,14 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
 }  # fmt: skip
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
+_OF_MODELS = ("import", "graph")
+"""Stages after which operations of dialects that were added may remain, too: `graph-define` defines operators."""
+
+
+def operators() -> tuple[str, ...]:
+    """What a model consists of: `graph.*`, and the operations of dialects that were added."""
+    return ("graph.*", *(f"{name}.*" for name in ADDED_DIALECTS))
+
 
 _WITH_ELEMENTS = ("graph", "define", "fuse", "schedule", "kernels")
 """Stages after which an empty tensor is only passed through: templates and index ranges have no case for an extent of
@@ -130,6 +139,8 @@ def check_legal(module: ModuleOp, stage: str, kind: str) -> None:
     An operation on scalars or vectors also has to have element types for which the target's printer has a form.
     """
     allowed = LEGAL.get(f"{stage} {kind}") or LEGAL[stage]
+    if stage in _OF_MODELS:
+        allowed = (*allowed, *operators())
     known = set[tuple[object, ...]]()
     for op in module.walk():
         # What is asked depends on the name and the types alone, of which a module has few; they live as long as it.

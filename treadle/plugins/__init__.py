@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from treadle.support.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from treadle.dialects.graph.definition import DefinitionBuilder, Operator, Scalar
     from treadle.frontends.common.builder import GraphBuilder, Tensor
     from treadle.frontends.onnx.functions import converts
     from treadle.frontends.onnx.node import Node
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 else:  # what compiles asks first whether there are any
     __getattr__ = lazy_exports(
         {
+            "DefinitionBuilder": "treadle.dialects.graph.definition",
             "GraphBuilder": "treadle.frontends.common.builder",
             "Node": "treadle.frontends.onnx.node",
+            "Operator": "treadle.dialects.graph.definition",
             "PassPlugin": "treadle.plugins.kinds",
             "RulePlugin": "treadle.plugins.kinds",
+            "Scalar": "treadle.dialects.graph.definition",
             "TemplatePlugin": "treadle.plugins.kinds",
             "Tensor": "treadle.frontends.common.builder",
             "converts": "treadle.frontends.onnx.functions",
@@ -34,5 +38,6 @@ else:  # what compiles asks first whether there are any
     )
 
 __all__ = [
-    "GraphBuilder", "Node", "PassPlugin", "RulePlugin", "TemplatePlugin", "Tensor", "converts", "load_plugins",
+    "DefinitionBuilder", "GraphBuilder", "Node", "Operator", "PassPlugin", "RulePlugin", "Scalar", "TemplatePlugin",
+    "Tensor", "converts", "load_plugins",
 ]  # fmt: skip

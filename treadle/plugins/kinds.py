@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from treadle.compiler.pipeline import register_pass
+from treadle.dialects.registry import register_universe
 from treadle.errors import TreadleError
 from treadle.frontends.onnx.functions import is_converter
 from treadle.passes.registry import ADDED_PASSES
@@ -81,4 +82,4 @@ ADD: Mapping[str, Callable[[object], None]] = {
 }
 """By the group of entry points. What is there already, as in a worker of a search, is not added again."""
 
-__all__ = ["ADD", "PassPlugin", "RulePlugin", "TemplatePlugin"]
+__all__ = ["ADD", "PassPlugin", "RulePlugin", "TemplatePlugin", "register_universe"]

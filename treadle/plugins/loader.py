@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 else:  # nothing is imported where there are no plug-ins
     kinds = lazy_module("treadle.plugins.kinds")
 
-GROUPS = ("treadle.targets", "treadle.converters", "treadle.passes", "treadle.templates", "treadle.rules")
-"""The groups of entry points, in the order in which they are loaded."""
+_UNIVERSES = "xdsl.universe"
+GROUPS = (
+    "treadle.targets", _UNIVERSES, "treadle.converters", "treadle.passes", "treadle.templates", "treadle.rules",
+)  # fmt: skip
+"""The groups of entry points, in the order in which they are loaded; the universes are xDSL's way to name dialects."""
+_HAVE_THEIRS = ("treadle", "xdsl")
+"""Packages of universes whose dialects are there without being added."""
 
 _lock = threading.RLock()
 _loaded: set[tuple[str, str]] = set()
-"""Groups and names."""
+"""Groups, and what their entries name."""
 _is_done = False
 
 
@@ -42,12 +47,14 @@ def load_plugins() -> None:
         every = entry_points()
         found = {group: sorted(every.select(group=group), key=lambda entry: entry.name) for group in GROUPS}
         for group, entries in found.items():
-            _check_names(group, entries)
+            if group != _UNIVERSES:  # they are added by the names of their dialects
+                _check_names(group, entries)
+        found[_UNIVERSES] = [each for each in found[_UNIVERSES] if each.value.partition(".")[0] not in _HAVE_THEIRS]
         _is_done = True  # a plug-in that compiles while it is imported does so without those behind it
         for group, entries in found.items():
             for entry in entries:
-                if (group, entry.name) not in _loaded:
-                    _loaded.add((group, entry.name))
+                if (group, entry.value) not in _loaded:
+                    _loaded.add((group, entry.value))
                     _load(group, entry)
 
 
@@ -62,7 +69,10 @@ def _check_names(group: str, entries: Sequence[EntryPoint]) -> None:
 
 def _load(group: str, entry: EntryPoint) -> None:
     try:
-        kinds.ADD[group](entry.load())
+        if group == _UNIVERSES:
+            kinds.register_universe(entry.value)
+        else:
+            kinds.ADD[group](entry.load())
     except Exception as error:  # whatever its code raises
         reason = str(error) if isinstance(error, TreadleError) else f"{type(error).__name__}: {error}"
         words = f"the plug-in '{entry.name}' of {group}, from {_origin(entry)}, is skipped: {reason}"

@@ -50,6 +50,23 @@ def watch(module: str, registry: MutableMapping[str, Any]) -> None:
     _registries[module] = registry, dict(registry)
 
 
+@dataclass(frozen=True)
+class Sources:
+    """The Python files of an imported module's package, by a digest; in another process, of those that it has there."""
+
+    module: str
+    digest: str
+
+    @classmethod
+    def of(cls, module: str) -> Sources:
+        """As the files are now; imports the module if that has not happened."""
+        import_module(module)
+        return cls(module, _source_digest(module))
+
+    def __reduce__(self) -> tuple[Callable[[str], Sources], tuple[str]]:
+        return Sources.of, (self.module,)
+
+
 def extensions_digest() -> str:
     """A digest of what was added, replaced, removed or put elsewhere; empty if that is nothing."""
     found = [f"{what} {_digests[defined]}" for what, defined in _added.items()]

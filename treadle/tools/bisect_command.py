@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation
 
 from treadle.api import resolve_target
@@ -131,7 +132,7 @@ def _reduced(case: Case, found: Divergence) -> _Reduced:
 
 def _operators(module: ModuleOp) -> list[Operation]:
     ops = find_function(module, ENTRY).body.block.ops
-    return [op for op in ops if not isinstance(op, ConstantOp) and op.name.startswith("graph.")]
+    return [op for op in ops if not isinstance(op, ConstantOp | ReturnOp)]
 
 
 def _report(stage: str, name: str, found: str) -> None:

@@ -67,7 +67,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     return _run(_parser().parse_args(arguments))
 
 
-_COMPILING = ("compile", "run", "bench", "schedules", "tune", "check", "bisect")
+_COMPILING = ("compile", "run", "bench", "report", "certify", "schedules", "tune", "check", "bisect")
 """Commands that plug-ins take part in."""
 
 

@@ -1,1 +1,1 @@
-"""A plug-in of Treadle: one pass, template, rule, converter and target, which its entry points name."""
+"""A plug-in of Treadle: one dialect, pass, template, rule, converter and target, which its entry points name."""

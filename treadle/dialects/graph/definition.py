@@ -6,6 +6,7 @@ An `Operator` knows its result type (`infer`) and the value of one element (`ele
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -240,11 +241,16 @@ def shape_of(value: SSAValue) -> tuple[int, ...]:
     return tensor(value).get_shape()
 
 
+def family(op: Operation) -> str:
+    """The name of an operator without its dialect, as part of names in C: `conv` of `graph.conv`."""
+    return re.sub(r"\W", "_", op.name.partition(".")[2])
+
+
 def definition(op: Operator) -> ComputeOp:
     """The operator's meaning as a detached `graph.compute`."""
     if DYNAMIC_INDEX in op.shape:
         raise VerifyException(f"{op.name}: {op.type} has a symbolic dimension; a definition needs static extents")
-    compute = compute_of(op.type, op.element, op.name.removeprefix("graph."))
+    compute = compute_of(op.type, op.element, family(op))
     compute.location = op.location
     return compute
 

@@ -24,6 +24,7 @@ from treadle.dialects.graph import (
     definition,
 )
 from treadle.dialects.graph.append import is_in_place
+from treadle.dialects.graph.definition import family
 from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.simplify_body import simplify_body
@@ -86,11 +87,11 @@ def operator_word(operator: Operation) -> str:
     """What an operator is called in labels: `add` for `graph.binary "add"`, `pool_max` for `graph.pool
     "max"`.
     """
-    family = operator.name.removeprefix("graph.")
+    own = family(operator)
     kind = operator.properties.get("kind")
     if not isinstance(kind, StringAttr):
-        return family
-    return kind.data if family in ("unary", "binary") else f"{family}_{kind.data}"
+        return own
+    return kind.data if own in ("unary", "binary") else f"{own}_{kind.data}"
 
 
 def embed_constants(compute: ComputeOp) -> None:
