@@ -69,7 +69,15 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-prefetch",
         "loop-split-register-tiles",
     ),
-    "lower": ("tile-lower", "task-lower", "memory-plan", "loop-lower-accesses", "loop-to-c", "loop-to-cuda"),
+    "lower": (
+        "tile-lower",
+        "task-lower",
+        "memory-plan",
+        "loop-lower-accesses",
+        "loop-to-c",
+        "loop-to-cuda",
+        "loop-to-upstream",
+    ),
 }
 
 FORMER_NAMES: Mapping[str, str] = {
