@@ -26,6 +26,7 @@ class Decoder:
 
     bits: of weights of products: 4 and 8 by `MatMulNBits`, 32 by `MatMul`
     positions: rows of the tables of rotary embeddings
+    every_row: whether the logits of all tokens of a call are given, not of the last one alone
     """
 
     layers: int = 24
@@ -37,10 +38,15 @@ class Decoder:
     vocabulary: int = 151936
     bits: int = 32
     positions: int = 4096
+    every_row: bool = False
 
     def write(self, folder: Path) -> Path:
         """The model in a folder, which is made, with its weights in a file beside it; what is there is taken."""
-        path = folder / f"decoder-{self.layers}x{self.hidden}-{self.vocabulary}-{self.bits}bits" / "model.onnx"
+        path = (
+            folder
+            / f"decoder-{self.layers}x{self.hidden}-{self.vocabulary}-{self.bits}bits{'-rows' * self.every_row}"
+            / "model.onnx"
+        )
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             onnx.save_model(
@@ -107,7 +113,7 @@ class _Writer:
         ]
         kept = [f"{n}.{word}" for n in range(of.layers) for word in ("key", "value")]
         inputs += [make_tensor_value_info(f"past_key_values.{name}", TensorProto.FLOAT, past) for name in kept]
-        logits = [1, 1, of.vocabulary]
+        logits = [1, "sequence_length" if of.every_row else 1, of.vocabulary]
         outputs = [make_tensor_value_info("logits", TensorProto.FLOAT, logits)]
         grown = [1, of.groups, "total_sequence_length", of.head]
         outputs += [make_tensor_value_info(f"present.{name}", TensorProto.FLOAT, grown) for name in kept]
@@ -122,8 +128,9 @@ class _Writer:
             normed, residual = self._skip(after, residual, f"norm.{n}.attention")
             after = self._mlp(n, normed)
             normed, residual = self._skip(after, residual, f"norm.{n}.mlp")
-        last = self._node("Gather", [normed, self._constant("last", np.array([-1]))], axis=1)
-        self._product("lm_head", last, of.hidden, of.vocabulary, "logits")
+        if not of.every_row:
+            normed = self._node("Gather", [normed, self._constant("last", np.array([-1]))], axis=1)
+        self._product("lm_head", normed, of.hidden, of.vocabulary, "logits")
         graph = make_graph(self.nodes, "decoder", inputs, outputs, self.weights)
         domains = [make_opsetid("", 20), make_opsetid("com.microsoft", 1)]
         return make_model(graph, opset_imports=domains, ir_version=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,17 @@ class Own:
         start = time.perf_counter()
         self._chat.read(ids)
         return time.perf_counter() - start
+
+    def read_behind(self, past: Sequence[int], tokens: Sequence[int]) -> float:
+        """Seconds of a call of some tokens behind others, which were read before."""
+        self._chat.read(past)
+        start = time.perf_counter()
+        self._chat.read([*past, *tokens])
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._model.close()
 
     def step(self, count: int) -> float:
         """Seconds a token, of which each is the most probable one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import treadle
 from benchmarks.language_models import Decoder
 from tests.helpers.onnx_models import single_node_model
 from treadle.errors import TreadleError
-from treadle.generation import Sampler
+from treadle.generation import PromptLookup, Sampler
 from treadle.tools.treadle_cli import main
 
 Array = NDArray[Any]
 SMALL = Decoder(layers=2, hidden=64, heads=4, groups=2, head=16, intermediate=96, vocabulary=300, positions=120)
+EVERY_ROW = replace(SMALL, every_row=True)
 SHAPES = {
     "sequence_length": treadle.Dim("sequence_length", 1, 8),
     "past_sequence_length": treadle.Dim("past_sequence_length", 0, 100),
@@ -34,6 +36,15 @@ PROMPT = [5, 17, 200, 3, 9, 44, 7, 8, 1, 2, 3]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("decoder") / "m"
     with treadle.compile(SMALL.model(), shapes=SHAPES, states="auto") as model:
+        model.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with the logits of all tokens of a call."""
+    path = tmp_path_factory.mktemp("decoder") / "m"
+    with treadle.compile(EVERY_ROW.model(), shapes=SHAPES, states="auto") as model:
         model.save(path)
     return path
 
@@ -102,6 +113,86 @@ def test_text_ends_where_the_states_are_full(folder: Path) -> None:
         assert chat.room == 101
         found = chat.generate(PROMPT, 500)
         assert len(PROMPT) + len(found) == 102 and len(chat.tokens) == 101
+
+
+# Guesses, which are read along with the next token.
+
+
+def test_guesses_follow_what_stood_there_before() -> None:
+    lookup = PromptLookup()
+    assert lookup.guess([1, 2, 3, 4, 1], 8) == []
+    assert lookup.guess([1, 2, 3, 4, 1, 2], 8) == [3, 4, 1, 2, 3, 4, 1, 2]
+    assert lookup.guess([1, 2, 3, 4, 1, 2, 9, 1, 2], 3) == [9, 1, 2], "what came last"
+    assert lookup.guess([1, 2, 3, 4, 1, 2, 9, 1, 2, 3], 1) == [4], "three tokens before two"
+
+
+REPEATED = [7, 8, 9, 10, 11, 12] * 3
+
+
+@pytest.mark.parametrize("lookup", [2, 20])
+@pytest.mark.parametrize("prompt", [PROMPT, REPEATED])
+def test_guessed_tokens_are_those_of_onnxruntime(
+    rows: Path, prompt: list[int], lookup: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = greedy(prompt, 60)
+    with treadle.load(rows) as model:
+        calls: list[int] = []
+        run = model.run
+        monkeypatch.setattr(model, "run", lambda inputs: (calls.append(inputs["input_ids"].shape[1]), run(inputs))[1])
+        chat = treadle.Conversation(model)
+        assert chat.generate(prompt, 60, lookup=lookup) == wanted
+        assert chat.tokens == [*prompt, *wanted[:-1]] and max(calls) <= 8
+        assert sum(calls) > len(calls) + len(prompt) - 3, "something was guessed"
+        more = [*chat.tokens, wanted[-1], 77]
+        assert chat.generate(more, 6, lookup=lookup) == greedy(more, 6)
+        chat.generate([*prompt, 3], 3)
+        assert chat.room == 101 and len(chat.generate(prompt, 500, lookup=lookup)) == 102 - len(prompt)
+
+
+def test_guesses_that_hold_save_calls(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that always repeats the text there is a call for eight tokens."""
+    with treadle.load(rows) as model:
+        read: list[int] = []
+        calls = 0
+
+        def run(inputs: dict[str, Array]) -> dict[str, Array]:
+            nonlocal calls
+            calls += 1
+            read[len(read) :] = inputs["input_ids"][0]
+            logits = np.zeros((1, inputs["input_ids"].shape[1], 300), np.float32)
+            for row, token in enumerate(inputs["input_ids"][0]):
+                logits[0, row, 7 + (token - 6) % 6] = 1
+            return {"logits": logits}
+
+        monkeypatch.setattr(model, "run", run)
+        chat = treadle.Conversation(model)
+        assert chat.generate(REPEATED, 24, lookup=7) == [*REPEATED, *REPEATED][:24]
+        assert calls == 3 + 3, "18 tokens by eight, and 23 behind them"
+
+
+def test_guesses_change_no_draws(rows: Path) -> None:
+    sampling = treadle.Sampling(temperature=0.4, top_k=3, seed=3)
+    with treadle.load(rows) as model:
+        plain = treadle.generate(model, REPEATED, most=40, sampling=sampling)
+        assert treadle.generate(model, REPEATED, most=40, sampling=sampling, lookup=5) == plain
+
+
+def test_a_stream_that_is_left_leaves_no_guesses(rows: Path) -> None:
+    with treadle.load(rows) as model:
+        chat = treadle.Conversation(model)
+        stream = chat.stream(REPEATED, 40, lookup=7)
+        first = [next(stream) for _ in range(9)]
+        known = chat.tokens
+        assert known == [*REPEATED, *first][: len(known)]
+        assert chat.generate([*known, 5], 4) == greedy([*known, 5], 4)
+
+
+def test_guesses_are_refused_of_a_model_that_gives_one_row(folder: Path) -> None:
+    with treadle.load(folder) as model:
+        with pytest.raises(TreadleError, match="the logits of a call's last token alone"):
+            treadle.generate(model, PROMPT, most=3, lookup=2)
+        with pytest.raises(TreadleError, match="lookup is -1"):
+            treadle.generate(model, PROMPT, most=3, lookup=-1)
 
 
 # Sampling by its definition.

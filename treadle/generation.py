@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,31 @@ class Sampler:
         return int(self._random.choice(tokens, p=weights))
 
 
+class PromptLookup:
+    """Guesses the tokens that come next: those that followed the last tokens where they stood before in the text.
+
+    Source: Saxena, "Prompt lookup decoding", 2023: speculative decoding (Leviathan et al., "Fast inference from
+    transformers via speculative decoding", ICML 2023) whose draft is the text itself.
+    """
+
+    SIZES = (3, 2)
+    """Tokens that have to be the same, the longest run first."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[int, ...], int] = {}
+        """Where a run of tokens was followed last."""
+        self._known = 0
+
+    def guess(self, text: Sequence[int], most: int) -> list[int]:
+        """So many tokens, or none where the last ones are new. A text begins with the one of the call before."""
+        for end in range(self._known + 1, len(text)):
+            self._next.update((tuple(text[end - size : end]), end) for size in self.SIZES if size <= end)
+        self._known = max(self._known, len(text) - 1)
+        found = (self._next.get(tuple(text[-size:])) for size in self.SIZES if size <= len(text))
+        place = next((each for each in found if each is not None), None)
+        return [] if place is None else list(islice(cycle(text[place:]), most))
+
+
 class Conversation:
     """The tokens that a model with states has read, and those that come next.
 
@@ -107,6 +133,8 @@ class Conversation:
     def __init__(self, model: CompiledModel, inputs: Mapping[str, Array] | None = None):
         self._model, self._given = model, dict(inputs or {})
         self._tokens: list[int] = []
+        self._ahead: list[int] = []
+        """Guesses that the model has read behind them."""
         self._forms = {tensor.name: _Form.of(tensor, model) for tensor in model.inputs}
         known = {*MADE, *self._given}
         unknown = [name for name in self._forms if name not in known]
@@ -119,7 +147,7 @@ class Conversation:
         logits = [tensor for tensor in model.outputs if tensor.name == LOGITS] or list(model.outputs[:1])
         if not logits or len(logits[0].shape) != 3:
             raise TreadleError("the model gives no logits", "generate", "an output [1, n or 1, vocabulary]")
-        self._logits, self.vocabulary = logits[0].name, logits[0].shape[-1]
+        self._logits, self.vocabulary = logits[0], logits[0].shape[-1]
         self.reset()
 
     @property
@@ -137,7 +165,7 @@ class Conversation:
     def reset(self) -> None:
         """Forgets everything."""
         self._model.reset()
-        self._tokens = []
+        self._tokens, self._ahead = [], []
 
     def generate(
         self,
@@ -146,34 +174,48 @@ class Conversation:
         stop: Collection[int] = (),
         sampling: Sampling | None = None,
         callback: Callable[[int], object] | None = None,
+        lookup: int = 0,
     ) -> list[int]:
         """The tokens that follow, as `stream` gives them; `callback` is called with each."""
         found: list[int] = []
-        for token in self.stream(tokens, most, stop, sampling):
+        for token in self.stream(tokens, most, stop, sampling, lookup):
             found.append(token)
             if callback is not None:
                 callback(token)
         return found
 
     def stream(
-        self, tokens: Sequence[int], most: int = 256, stop: Collection[int] = (), sampling: Sampling | None = None
+        self,
+        tokens: Sequence[int],
+        most: int = 256,
+        stop: Collection[int] = (),
+        sampling: Sampling | None = None,
+        lookup: int = 0,
     ) -> Iterator[int]:
         """The tokens that follow some, one by one: at most so many, and none behind one of `stop`, which is given.
 
         tokens: all of the text, of which what the model has read already is not read again; a text of more tokens than
             a call takes is read in parts
+        lookup: tokens that a call may guess (`PromptLookup`) and read along with the next one, 0 for none; those that
+            are drawn, too, need no call of their own. What is drawn is the same but for the rounding of other kernels.
 
-        TreadleError: no tokens, one out of the vocabulary, more than there is room for. The states stay as they were.
+        TreadleError: no tokens, one out of the vocabulary, more than there is room for, guesses of a model that gives
+        the logits of a call's last token alone. The states stay as they were.
         """
         sampler, text = Sampler(sampling or Sampling()), list(map(int, tokens))
         self._check(text, most)
-        logits = self.read(text)
+        self._check_lookup(lookup)
+        guesses, rows = PromptLookup(), [self.read(text)]
         for n in range(most):
-            token = sampler.next(logits, self._tokens)
+            token = sampler.next(rows.pop(0), self._tokens)
             yield token
             if token in stop or n == most - 1 or len(self._tokens) >= self.room:
                 return
-            logits = self._called([token])
+            if self._ahead[:1] == [token]:
+                self._tokens.append(self._ahead.pop(0))
+                continue
+            room = min(lookup, most - n - 2, self._chunk - 1, self.room - len(self._tokens) - 1)
+            rows = list(self._rows([token], guesses.guess([*self._tokens, token], room) if room > 0 else []))
 
     def read(self, tokens: Sequence[int]) -> Array:
         """Has the model read a text, as far as it has not; the logits of what follows it."""
@@ -181,11 +223,11 @@ class Conversation:
         self._check(text, 1)
         same = next((n for n, (a, b) in enumerate(zip(self._tokens, text, strict=False)) if a != b), None)
         common = min(len(self._tokens), len(text) - 1) if same is None else min(same, len(text) - 1)
-        if common < len(self._tokens):
+        if common < len(self._tokens) or self._ahead:
             self._forget(common)
         rest = text[len(self._tokens) :]
         parts = [rest[n : n + self._chunk] for n in range(0, len(rest), self._chunk)]
-        return [self._called(part) for part in parts][-1]
+        return [self._rows(part)[-1] for part in parts][-1]
 
     def _check(self, text: Sequence[int], most: int) -> None:
         if not text:
@@ -197,6 +239,13 @@ class Conversation:
             raise TreadleError(f"a text of {len(text)} tokens", "generate", f"at most {self.room}: the states' room")
         if most < 1:
             raise TreadleError(f"{most} tokens are asked for", "generate", "at least one")
+
+    def _check_lookup(self, lookup: int) -> None:
+        if lookup < 0:
+            raise TreadleError(f"lookup is {lookup}", "generate", "0 for none, or a number of tokens")
+        if lookup and self._logits.shape[-2] == 1 != self._chunk:
+            message = "the model gives the logits of a call's last token alone, so that nothing can be guessed"
+            raise TreadleError(message, "generate", "lookup=0")
 
     @property
     def _chunk(self) -> int:
@@ -212,16 +261,21 @@ class Conversation:
             self.reset()
         else:
             self._tokens = self._tokens[:count]  # later positions are written again before they are read
+        self._ahead = []
 
-    def _called(self, tokens: Sequence[int]) -> Array:
-        """The logits behind some more tokens."""
+    def _rows(self, tokens: Sequence[int], ahead: Sequence[int] = ()) -> Array:
+        """The logits behind each of some more tokens and guesses behind them, or behind the last one alone."""
+        if self._ahead:
+            self._forget(len(self._tokens))
+        text = [*tokens, *ahead]
         inputs = {
-            name: self._given[name] if name in self._given else form.made(tokens, len(self._tokens))
+            name: self._given[name] if name in self._given else form.made(text, len(self._tokens))
             for name, form in self._forms.items()
         }
         outputs = self._model.run(inputs)
         self._tokens += tokens
-        return outputs[self._logits][0, -1]
+        self._ahead = list(ahead)
+        return outputs[self._logits.name][0]
 
 
 @dataclass(frozen=True)
@@ -264,6 +318,7 @@ def generate(
     sampling: Sampling | None = None,
     callback: Callable[[int], object] | None = None,
     inputs: Mapping[str, Array] | None = None,
+    lookup: int = 0,
 ) -> list[int]:
     """The tokens that follow some, by a decoder that was compiled with states, from an empty past on.
 
@@ -275,7 +330,7 @@ def generate(
     ```
     Arguments and errors are those of `Conversation` and its `stream`.
     """
-    return Conversation(model, inputs).generate(tokens, most, stop, sampling, callback)
+    return Conversation(model, inputs).generate(tokens, most, stop, sampling, callback, lookup)
 
 
 __all__ = ["Conversation", "Sampler", "Sampling", "generate"]

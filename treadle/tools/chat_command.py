@@ -30,7 +30,7 @@ def chat_command(args: argparse.Namespace) -> int:
     sampling = Sampling(args.temperature, args.top_k, args.top_p, args.repetition_penalty, args.seed)
     stop = {_number(tokenizer, text) for text in args.stop}
     with load(args.folder, args.threads) as model:
-        speaker = _Speaker(Conversation(model), tokenizer, sampling, stop, args.most)
+        speaker = _Speaker(Conversation(model), tokenizer, sampling, stop, args.most, args.lookup)
         begin = args.begin
         for text in _typed(args.prompt):
             speaker.answer(begin + args.turn.replace("{}", text))
@@ -58,10 +58,16 @@ class _Speaker:
     """A conversation in words; numbers of each answer go to stderr."""
 
     def __init__(
-        self, conversation: Conversation, tokenizer: tokenizers.Tokenizer, sampling: Sampling, stop: set[int], most: int
+        self,
+        conversation: Conversation,
+        tokenizer: tokenizers.Tokenizer,
+        sampling: Sampling,
+        stop: set[int],
+        most: int,
+        lookup: int,
     ):
         self._conversation, self._tokenizer = conversation, tokenizer
-        self._sampling, self._stop, self._most = sampling, stop, most
+        self._sampling, self._stop, self._most, self._lookup = sampling, stop, most, lookup
         self._tokens: list[int] = []
 
     def answer(self, text: str) -> None:
@@ -70,7 +76,7 @@ class _Speaker:
         self._tokens += self._tokenizer.encode(text, add_special_tokens=not self._tokens).ids
         words, first, count = tokenizers.decoders.DecodeStream(skip_special_tokens=True), None, 0
         new, start = len(self._tokens) - len(self._conversation.tokens), time.perf_counter()
-        for token in self._conversation.stream(self._tokens, self._most, self._stop, self._sampling):
+        for token in self._conversation.stream(self._tokens, self._most, self._stop, self._sampling, self._lookup):
             first = time.perf_counter() if first is None else first
             count += 1
             self._tokens.append(token)

@@ -199,6 +199,9 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
         "--stop", metavar="TOKEN", action="append", default=[], help="a token that ends an answer; repeatable"
     )
     parser.add_argument("--most", type=int, metavar="N", default=256, help="tokens of an answer (default %(default)s)")
+    parser.add_argument(
+        "--lookup", type=int, default=0, metavar="N", help="tokens guessed a step, from the text so far"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default: the most probable token")
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N most probable tokens")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from those that reach P together")
