@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from treadle.api import compile
 from treadle.backends.c.compiler import observed_calls
 from treadle.backends.cuda.emulator import CHECKS, check_limit
-from treadle.backends.interface import file_names
 from treadle.backends.timeline import CompileSteps, Timeline, now
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
@@ -39,6 +38,7 @@ from treadle.tools.arguments import (
 from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
+from treadle.tools.saved_arrays import save_arrays
 
 if TYPE_CHECKING:
     from treadle.tools import oracle
@@ -97,7 +97,7 @@ def run_command(args: argparse.Namespace) -> int:
     for timeline in traced:
         _describe_timeline(timeline, str(args.timeline))
     if args.save is not None:
-        _save(outputs, Path(args.save))
+        save_arrays(outputs, Path(args.save))
     if args.profile:
         print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0]
@@ -208,19 +208,6 @@ def _spread(seconds: Sequence[float]) -> str:
     """The median and the quartiles of calls."""
     low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
     return f"{middle:.2f} ms (median of {len(seconds)} more calls; quartiles {low:.2f} and {high:.2f})"
-
-
-def _save(outputs: Mapping[str, Array], folder: Path) -> None:
-    """Writes `NAME.npy` for each output; TreadleError where the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for stem, array in zip(file_names(list(outputs)), outputs.values(), strict=True):
-            # The types of `ml_dtypes` have no name in such a file, and one that NumPy writes it does not read.
-            named = array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
-            np.save(folder / f"{stem}.npy", named, allow_pickle=False)
-    except OSError as error:
-        reason = error.strerror or error
-        raise TreadleError(f"cannot write: {reason}", folder, "a folder that can be written") from error
 
 
 def _describe(outputs: dict[str, Array]) -> None:

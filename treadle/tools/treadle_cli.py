@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         map_command,
         report_command,
         run_command,
+        sanitize_command,
         schedules_command,
         tune_command,
     )
@@ -44,6 +45,7 @@ else:  # --help and --version wait for none of them
     map_command = lazy_module("treadle.tools.map_command")
     report_command = lazy_module("treadle.tools.report_command")
     run_command = lazy_module("treadle.tools.run_command")
+    sanitize_command = lazy_module("treadle.tools.sanitize_command")
     schedules_command = lazy_module("treadle.tools.schedules_command")
     tune_command = lazy_module("treadle.tools.tune_command")
 
@@ -99,6 +101,8 @@ def _run(args: argparse.Namespace) -> int:
             return bisect_command.bisect_command(args)
         case "map":
             return map_command.map_command(args)
+        case "sanitize":
+            return sanitize_command.sanitize_command(args)
         case _:
             return cache_command.cache_command(args)
 
@@ -119,6 +123,12 @@ def _parser() -> Parser:
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
     _add_certify(commands.add_parser("certify", help="prove that each call of a range has one kernel"))
     _add_bisect(commands.add_parser("bisect", help="name the pass that changes what a model computes"))
+    _add_sanitize(
+        commands.add_parser(
+            "sanitize",
+            help="run the kernels of a CUDA file on the CPU, and find races, bounds, reads before writes, divergence",
+        )
+    )
     _add_map(commands.add_parser("map", help="draw task mappings: who does which task, and when"))
     _add_cache(commands.add_parser("cache", help="say what the cache holds"))
     return parser
@@ -353,6 +363,21 @@ def _add_schedules(parser: argparse.ArgumentParser) -> None:
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clear", action="store_true", help="remove everything that is not in use")
+
+
+def _add_sanitize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help='CUDA C++ with extern "C" __global__ functions')
+    parser.add_argument(
+        "--launch", metavar="TEXT", action="append", required=True,
+        help="'kernel<<<GRID, BLOCK>>>(f32[1024]:in, y=f32[1024], 2.0)'; repeatable, in order",
+    )  # fmt: skip
+    parser.add_argument("--checks", metavar="A,B", help="of races, bounds, init, divergence (default: all)")
+    parser.add_argument(
+        "--profile", action="store_true", help="count sectors, conflicts, bytes, operations of each line"
+    )
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="what a launch may take (default 60)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of arrays that are :in (default 0)")
+    parser.add_argument("--save", metavar="DIR", help="write each array as a .npy file afterwards, named after it")
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:
