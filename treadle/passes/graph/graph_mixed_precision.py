@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, bf16, f16, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -14,9 +15,11 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import (
     AppendOp,
+    AtOp,
     AttentionOp,
     BroadcastOp,
     CastOp,
+    ComputeOp,
     ConcatOp,
     ConstantOp,
     ConvOp,
@@ -33,6 +36,8 @@ from treadle.dialects.graph import (
     TransposeOp,
 )
 from treadle.dialects.graph.append import is_in_place
+from treadle.dialects.graph.compute import yielded
+from treadle.dialects.graph.definition import shape_of
 from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.scalar import number_op
 from treadle.errors import TreadleError
@@ -131,13 +136,26 @@ class Narrowing:
 
     def _narrow_value(self, value: SSAValue) -> SSAValue:
         """A value in the narrow type, rounded where it is computed."""
-        owner = value.owner
-        if isinstance(owner, CastOp) and tensor(owner.x).get_element_type() == self.element:
-            return owner.x
+        stored = self._stored(value)
+        if stored is not None:
+            return stored
         if value not in self._narrowed:
             constant = constant_of(value)
             self._narrowed[value] = self._rounded(value) if constant is None else self._converted(value, constant)
         return self._narrowed[value]
+
+    def _stored(self, value: SSAValue) -> SSAValue | None:
+        """What a value was widened from, where it has the narrow type: an operand of a cast, or a stored matrix."""
+        owner, source = value.owner, None
+        if isinstance(owner, CastOp):
+            source = owner.x
+        elif isinstance(owner, ComputeOp) and isinstance(wide := yielded(owner.body).owner, arith.ExtFOp):
+            read = wide.input.owner
+            if isinstance(read, AtOp) and read.predicate is None and [*read.indices] == [*owner.body.block.args]:
+                source = read.source
+        if source is None or tensor(source).get_element_type() != self.element:
+            return None
+        return source if shape_of(source) == shape_of(value) else None
 
     def _converted(self, value: SSAValue, constant: Array) -> SSAValue:
         op = constant_op(self._as_narrow(constant))
