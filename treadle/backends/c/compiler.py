@@ -116,12 +116,13 @@ def find_toolchain(environment: Environment, target: Target | None = None) -> To
     """The toolchain to compile for a target: the environment's, else the system's compiler, else the ziglang wheel.
 
     By default it compiles for this machine. For another architecture it is an installed cross compiler, such as
-    aarch64-linux-gnu-gcc, else the ziglang wheel.
+    aarch64-linux-gnu-gcc, else the ziglang wheel. Zig, which compiles for all, is told the architecture.
 
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
     target = target or TARGETS["cpu"]
-    command = environment.c_compiler or _installed_compiler(_architecture(target))
+    architecture = _architecture(target)
+    command = _aimed(environment.c_compiler, architecture) or _installed_compiler(architecture)
     cpu = cpu_identity() if target.isa == NATIVE else ""
     version = _version(command)
     machine = _machine_flags(target, command, version)
@@ -166,15 +167,25 @@ def _march(isa: str, command: Sequence[str]) -> str:
     return "generic" if isa == "armv8-a" else isa.replace("-", "_")
 
 
+def _is_here(architecture: str) -> bool:
+    return architecture == _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def _aimed(command: tuple[str, ...], architecture: str) -> tuple[str, ...]:
+    """A compiler that was asked for, told another architecture than this machine's if it is zig and nobody did."""
+    if not command or _is_here(architecture) or not _is_zig(command) or "-target" in command:
+        return command
+    return (*command, "-target", f"{architecture}-linux-gnu")
+
+
 def _installed_compiler(architecture: str) -> tuple[str, ...]:
-    is_here = architecture == _ARCHITECTURES.get(platform.machine(), platform.machine())
-    triple = f"{architecture}-linux-gnu"
+    is_here, triple = _is_here(architecture), f"{architecture}-linux-gnu"
     for name in ("cc", "gcc", "clang") if is_here else (f"{triple}-gcc",):
         path = shutil.which(name)
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc", *(() if is_here else ("-target", triple)))
+        return _aimed((sys.executable, "-m", "ziglang", "cc"), architecture)
     if is_here:
         raise TreadleError("no C compiler found", "cpu target", WORKING_COMPILER)
     accepted = ("the ziglang wheel (pip install ziglang)", f"{triple}-gcc on the PATH", "TREADLE_CC naming one")

@@ -27,7 +27,7 @@ from treadle.shapes.states import given_of, made_of
 from treadle.support.progress import Progress, no_progress
 from treadle.support.version import __version__
 from treadle.target import TARGETS, Target
-from treadle.target.host import FEATURES
+from treadle.target.host import FEATURES, HWCAP
 
 # The header of a C library: what a program needs to know to run the model.
 
@@ -418,12 +418,12 @@ def _renaming(name: str, words: Sequence[str]) -> str:
 
 def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
     """The unit with the functions of the header."""
-    _, *features = manifest.machine.split()
+    machine, *features = manifest.machine.split()
     states = [
         f"{{{s.argument}, {s.result}, {max(1, manifest.inputs[s.argument].num_bytes)}, {int(s.in_place)}}}"
         for s in manifest.states
     ]
-    needs = ", ".join([*map(_need, features), "{NULL, 0, 0, 0, 0, 0}"])
+    needs = ", ".join([*(_need(word, machine) for word in features), "{NULL, 0, 0, 0, 0, 0}"])
     definitions = {
         "MODEL": name,
         "CONSTANTS": str(len(offsets)),
@@ -450,8 +450,10 @@ def _listed(numbers: Iterable[int]) -> str:
     return f"{{{', '.join(map(str, numbers)) or '0'}}}"
 
 
-def _need(word: str) -> str:
-    """A feature as library.c asks the processor for it."""
+def _need(word: str, machine: str) -> str:
+    """A feature as library.c asks the processor, or the system, for it."""
+    if machine == "aarch64" and word in HWCAP:
+        return f'{{"{word}", 0, 0, 0, {HWCAP[word]}, 0}}'
     told = FEATURES.get(word)
     if told is None:
         return f'{{"{word}", 0, 0, -1, 0, 0}}'
