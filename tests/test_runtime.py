@@ -215,20 +215,21 @@ def test_the_wheel_calls_models_in_a_bare_environment(
     assert "treadle" not in names
 
 
-def imported_in(python: Path, statement: str) -> float:
-    """Seconds that the imports of a statement take, by `-X importtime`."""
-    command = [str(python), "-X", "importtime", "-c", statement]
+def import_times(python: Path) -> tuple[float, float]:
+    """Seconds that importing NumPy takes, and then the runtime, by `-X importtime`."""
+    command = [str(python), "-X", "importtime", "-c", "import numpy, treadle_runtime"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
-    found = [re.fullmatch(r"import time:\s+\d+ \|\s+(\d+) \| (\w+)", line) for line in lines]
-    return sum(int(each[1]) for each in found if each is not None and each[2] == "treadle_runtime") / 1e6
+    found = [re.fullmatch(r"import time:\s+\d+ \|\s+(\d+) \| (numpy|treadle_runtime)", line) for line in lines]
+    numpy, runtime = (int(each[1]) / 1e6 for each in found if each is not None)
+    return numpy, runtime
 
 
 @pytest.mark.slow
 @needs_hatchling
 def test_the_runtime_is_imported_quickly(bare: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 0.15 s, or on a machine that does other things, in little more than NumPy."""
     for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)
-    whole = [imported_in(bare[0], "import treadle_runtime") for _ in range(7)]
-    alone = [imported_in(bare[0], "import numpy, treadle_runtime") for _ in range(7)]
-    print(f"with NumPy {statistics.median(whole):.3f} s, without {statistics.median(alone):.3f} s")
-    assert statistics.median(alone) < 0.15
+    numpy, own = map(statistics.median, zip(*(import_times(bare[0]) for _ in range(9)), strict=True))
+    print(f"NumPy {numpy:.3f} s, then the runtime {own:.3f} s")
+    assert own < max(0.15 - numpy, 1.5 * numpy)
