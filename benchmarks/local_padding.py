@@ -26,7 +26,7 @@ from benchmarks.machine import describe_run
 from benchmarks.nests import nest, product, task_of
 from benchmarks.result_files import RESULTS, write_results
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import disassemble
+from treadle.backends.cuda.machine_code import disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp

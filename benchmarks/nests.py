@@ -18,7 +18,7 @@ from xdsl.parser import Parser
 
 from benchmarks.paper_operators import OPERATORS
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import disassemble
+from treadle.backends.cuda.machine_code import disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp, MatmulOp

@@ -16,7 +16,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
 
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import disassemble, occupancy
+from treadle.backends.cuda.machine_code import disassemble, occupancy
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp as CudaKernelOp

@@ -267,14 +267,18 @@ def test_a_library_for_another_processor_is_built_anew(needs: str, on_cpu: Path,
     np.testing.assert_allclose(treadle.load(folder)(X)[0], Y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("needs", "missing"),
+    [(f"{platform.machine()} avx2048 fma9", "avx2048, fma9"), ("another asimd fp", "another")],
+    ids=["processor", "architecture"],
+)
 def test_what_a_library_needs_is_named_where_it_cannot_be_built(
-    on_cpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    needs: str, missing: str, on_cpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = f"{platform.machine()} avx2048 fma9"
     folder = edited(on_cpu, tmp_path / "saved", lambda m: m.update(machine=needs))
     monkeypatch.setenv("TREADLE_CC", "no-such-compiler")
     message = refusal(folder)
-    assert "the library needs avx2048, fma9, which this machine lacks, and cannot be built anew: " in message
+    assert f"the library needs {missing}, which this machine lacks, and cannot be built anew: " in message
     assert "no-such-compiler" in message and "load(..., rebuild=True)" in message
 
 

@@ -34,6 +34,12 @@ def test_without_a_home_the_cache_is_a_temporary_folder(home: str | None, monkey
     assert temporary_cache_dir().is_absolute()
 
 
+def test_the_users_cache_is_where_its_variable_says() -> None:
+    assert load_environment({"XDG_CACHE_HOME": "/of/mine"}).cache_dir == Path("/of/mine/treadle")
+    relative = load_environment({"XDG_CACHE_HOME": "of/mine"}).cache_dir
+    assert relative == load_environment({}).cache_dir, "the specification has relative paths ignored"
+
+
 @pytest.mark.parametrize("name", ["TREADLE_CACHE_DIR", "TREADLE_TRACE_DIR"])
 def test_the_home_of_nobody_is_named(name: str) -> None:
     with pytest.raises(

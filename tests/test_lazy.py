@@ -120,9 +120,10 @@ def test_a_lazy_module_shows_the_module_as_it_is(monkeypatch: pytest.MonkeyPatch
 
 
 LIGHT = {
-    "treadle", "treadle.errors", "treadle.support", "treadle.support.lazy", "treadle.support.version",
-    "treadle.target", "treadle.target.description", "treadle.target.options", "treadle.target.text", "treadle.tools",
-    "treadle.tools.output", "treadle.tools.parser", "treadle.tools.reporting", "treadle.tools.treadle_cli",
+    "treadle", "treadle.errors", "treadle.support", "treadle.support.commands", "treadle.support.lazy",
+    "treadle.support.output", "treadle.support.version", "treadle.target", "treadle.target.description",
+    "treadle.target.options", "treadle.target.text", "treadle.tools", "treadle.tools.reporting",
+    "treadle.tools.treadle_cli",
 }  # fmt: skip
 """What says the version, the help, and that an argument is wrong; beside Python's own library, nothing else."""
 
@@ -185,9 +186,7 @@ sys.exit(main([sys.argv[2], sys.argv[3]]))
 """
 
 
-@pytest.mark.parametrize(
-    ("package", "command"), [("ml_dtypes", "run"), ("platformdirs", "run"), ("numpy", "run"), ("xdsl", "check")]
-)
+@pytest.mark.parametrize(("package", "command"), [("numpy", "run"), ("xdsl", "check")])
 def test_a_package_that_is_not_installed_is_named(package: str, command: str, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", ABSENT, package, command, str(tmp_path)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)

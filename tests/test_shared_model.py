@@ -28,6 +28,7 @@ from treadle.backends.cuda.emulator import Emulator, Report
 from treadle.dialects.graph import MatmulOp, SoftmaxOp, UnaryOp
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.runtime import model as runtime_module
 from treadle.target.options import Device
 
 Array = NDArray[Any]
@@ -76,15 +77,15 @@ def assert_right(results: Array, caller: int) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every program that models open from here on."""
     programs: list[object] = []
-    for name in ("open_cpu", "EmulatedModel"):
-        original: Callable[..., object] = getattr(model_module, name)
+    for module, name in ((runtime_module, "open_cpu"), (model_module, "EmulatedModel")):
+        original: Callable[..., object] = getattr(module, name)
 
         def opening(*arguments: object, original: Callable[..., object] = original, **options: object) -> object:
             time.sleep(0.01)  # wide enough for every other caller to come by
             programs.append(original(*arguments, **options))
             return programs[-1]
 
-        monkeypatch.setattr(model_module, name, opening)
+        monkeypatch.setattr(module, name, opening)
     return programs
 
 

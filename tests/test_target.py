@@ -98,7 +98,7 @@ UNREADABLE = {
     "sm_80{multiprocessors=1.5}": "multiprocessors is '1.5'; accepted: a whole number",
     "sm_80{peak_f32=fast}": "peak_f32 is 'fast'; accepted: a number",
     "sm_88{multiprocessors=16}": "target 'sm_88' has no kind and no device and no peak_f32 and no peak_bandwidth",
-    "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, sm_75",
+    "gpu": "unknown target 'gpu'; accepted: cpu, avx512, avx2, sse2, neon, wasm, sm_75",
     "sm_80{multiprocessors=0}": "target 'sm_80': multiprocessors is 0; accepted: a whole number from 1 to",
     "sm_80{multiprocessors=9999999999999}": "accepted: a whole number from 1 to 1099511627776",
     "sm_80{peak_f32=nan}": "peak_f32 is nan; accepted: a number from 1",

@@ -18,8 +18,9 @@ from treadle.backends.cuda.emulator import Emulation
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.environment import Environment, load_environment
 from treadle.errors import TreadleError
-from treadle.model import CompiledModel, check_device, check_threads
+from treadle.model import CompiledModel, check_device
 from treadle.plugins.loader import load_plugins
+from treadle.runtime.model import check_threads
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.constants import Array, Constants, constants_text, normalized_constants
 from treadle.shapes.dim import Dim, Shapes, normalized

@@ -13,6 +13,7 @@ test or a notebook may change a variable between two compilations; what it retur
 | TREADLE_CUDA_DRIVER | cuda_driver   | `bindings` or `pycuda` (default: cuda-bindings where installed)      |
 | TREADLE_TRACE_DIR   | trace_dir     | where the IR after each stage is written (default: nowhere)          |
 | TREADLE_PLUGINS     | plugins       | `off`: installed plug-ins are not loaded (default: `on`)             |
+| XDG_CACHE_HOME      | cache_dir     | the user's cache folder (default: ~/.cache, or ~/Library/Caches on macOS) |
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from treadle.errors import TreadleError
 
 DEFAULT_CACHE_LIMIT = 20 * 10**9
 """Bytes: room for one model of several billion parameters, whose constants are kept as imported and as packed, or for
 some hundred small models; and little of the disk of a machine that runs such models."""
+
+_USERS_CACHE = "Library/Caches" if sys.platform == "darwin" else ".cache"
+"""In a home, where XDG_CACHE_HOME does not say: the XDG Base Directory Specification; Apple's File System Guide."""
 
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{suffix}": base ** (power + 1)
@@ -97,11 +100,17 @@ def _cache_dir(env: Mapping[str, str]) -> Path:
     value = _text(env, "TREADLE_CACHE_DIR")
     if value is not None:
         return _expanded(value, "TREADLE_CACHE_DIR")
+    given = Path(_text(env, "XDG_CACHE_HOME") or "")
     try:
-        found = platformdirs.user_cache_path("treadle", appauthor=False)
+        found = given if given.is_absolute() else _home() / _USERS_CACHE
     except RuntimeError:  # neither HOME nor an entry of this user in the system's table, as in many containers
         return temporary_cache_dir()
-    return found if found.is_absolute() else temporary_cache_dir()
+    return found / "treadle" if found.is_absolute() else temporary_cache_dir()
+
+
+def _home() -> Path:
+    """The user's home, relative where HOME is. RuntimeError if there is none."""
+    return Path(os.environ["HOME"]) if "HOME" in os.environ else Path.home()
 
 
 def temporary_cache_dir() -> Path:

@@ -15,8 +15,9 @@ from tests.models.agreement import NAMES, QUICK_ON_GPU, Case
 from tests.models.catalog import require_model
 from treadle.artifact.store import store_of
 from treadle.backends.cuda.compiler import Unit, compile_cubins
-from treadle.backends.cuda.cubin import Resources, occupancy
+from treadle.backends.cuda.cubin import Resources
 from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.machine_code import occupancy
 from treadle.environment import load_environment
 from treadle.model import CompiledModel
 from treadle.target import Target

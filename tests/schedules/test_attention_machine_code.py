@@ -9,7 +9,8 @@ import pytest
 from benchmarks.schedule_cases import Case, Shape, group_of
 from tests.helpers.sampling import in_turn
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources, Sass, disassemble
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.machine_code import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp

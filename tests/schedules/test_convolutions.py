@@ -11,9 +11,9 @@ from xdsl.dialects.builtin import ModuleOp
 from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import GPU, Array, sample
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Sass, disassemble
 from treadle.backends.cuda.emulator import CHECKS, LineCounters
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.machine_code import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
 from treadle.compiler.pipeline import lower

@@ -11,7 +11,7 @@ from tests.helpers.graphs import Graph
 from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Sass, disassemble
+from treadle.backends.cuda.machine_code import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp

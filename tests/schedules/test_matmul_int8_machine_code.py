@@ -13,7 +13,8 @@ from tests.helpers.graphs import Graph
 from tests.helpers.sampling import every
 from tests.schedules.tensor_cores import legal_choices, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources, Sass
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.machine_code import Sass
 from treadle.backends.cuda.printer import print_kernels
 from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.dtypes import ui8

@@ -10,7 +10,8 @@ from tests.helpers.graphs import Graph
 from tests.helpers.sampling import in_turn
 from tests.schedules.tensor_cores import DTYPES, TEMPLATE, Shape, legal_choices, product, scheduled
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources, Sass
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.machine_code import Sass
 from treadle.backends.cuda.printer import print_kernels
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.schedule import Choice

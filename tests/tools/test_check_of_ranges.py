@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 import treadle
 from tests.helpers.onnx_models import linear_model, value
 from treadle.artifact.manifest import Tensor
+from treadle.runtime.inputs import inputs_at, points_of
 from treadle.shapes.dim import Dim
 from treadle.tools import oracle
-from treadle.tools.arguments import inputs_at, points_of
 from treadle.tools.treadle_cli import main
 
 RANGE = ["--shape", "batch=1..6", "--check"]

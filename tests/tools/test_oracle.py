@@ -13,9 +13,10 @@ from treadle.artifact.manifest import Tensor
 from treadle.backends.interface import file_names
 from treadle.backends.reference.bounded import Bounded
 from treadle.errors import TreadleError
+from treadle.runtime.inputs import sample
 from treadle.shapes.dim import Dim
 from treadle.tools import progress_bar as progress_module
-from treadle.tools.arguments import parse_shapes, sample
+from treadle.tools.arguments import parse_shapes
 from treadle.tools.oracle import Comparison, compare
 from treadle.tools.progress_bar import progress_bar
 

@@ -15,8 +15,8 @@ import pytest
 from tests.helpers.onnx_models import linear_model
 from tests.helpers.waiting import HANGS
 from treadle.errors import TreadleError
+from treadle.support.output import output_stream
 from treadle.tools import treadle_cli, treadle_opt
-from treadle.tools.output import output_stream
 
 Command = Callable[[str], int]
 """Runs a command with this `-o`."""

@@ -34,8 +34,8 @@ from treadle.bench.peaks import Launch, Peaks, launches_of, module_of
 from treadle.compiler.request import CompileRequest
 from treadle.dialects.location import ModelNode
 from treadle.model import CompiledModel
+from treadle.runtime.inputs import Given, inputs_of
 from treadle.tools import report_command
-from treadle.tools.arguments import Given, inputs_of
 from treadle.tools.bench_command import kernel_cells
 from treadle.tools.graph_picture import GAP, LONGEST, WIDTH, far_edges, layered, ranks_of, separated
 from treadle.tools.model_page import model_page

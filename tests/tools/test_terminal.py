@@ -13,7 +13,7 @@ from onnx import helper
 import treadle
 from tests.helpers.onnx_models import save_model, value
 from treadle.errors import TreadleError
-from treadle.tools.output import escaped_output, unescaped
+from treadle.support.output import escaped_output, unescaped
 from treadle.tools.treadle_cli import main
 
 BAD = "y\x1b]0;title\x07\x1b[2J\x9b31m\u202e"

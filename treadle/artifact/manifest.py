@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, get_args
 
-import ml_dtypes
 import numpy as np
 
 from treadle.errors import TreadleError
@@ -16,6 +15,12 @@ from treadle.shapes.decision_tree import Dispatch, boxes, parse_tree, symbols_of
 from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import DynamicCalls
 from treadle.shapes.states import State
+from treadle.support.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import ml_dtypes
+else:  # few models have its types
+    ml_dtypes = lazy_module("ml_dtypes")
 
 # Typed reading of a JSON object: a value of another type or range than expected is an error.
 
@@ -142,16 +147,25 @@ BufferKind = Literal["input", "output", "constant", "arena", "zeroed"]
 Kind = Literal["cpu", "cuda"]
 Shape3 = tuple[int, int, int]
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    np.dtype(each).name: np.dtype(each)
-    for each in (
-        np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
-        ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn,
-        ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-        ml_dtypes.bfloat16, np.float16, np.float32, np.float64,
-    )
-}  # fmt: skip
+_OF_NUMPY = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
+_OF_ML_DTYPES = (
+    "int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16",
+)  # fmt: skip
+_DTYPES = (*_OF_NUMPY, *_OF_ML_DTYPES)
+
+
+def element_type(name: str) -> np.dtype[Any]:
+    """The NumPy type of a name. Those of `ml_dtypes` NumPy knows, also by name, once that package is imported, which
+    happens here: a model of other types runs without it.
+
+    TreadleError if it is not installed.
+    """
+    return np.dtype(getattr(ml_dtypes, name) if name in _OF_ML_DTYPES else name)
+
+
 _MAX_RANK = 64
 """NumPy's."""
 _MAX_BYTES = 1 << 47
@@ -338,12 +352,12 @@ def _tensors(fields: Fields, key: str) -> tuple[Tensor, ...]:
 
 
 def _tensor(fields: Fields) -> Tensor:
-    dtype = fields.choice("dtype", tuple(_DTYPES))
+    dtype = fields.choice("dtype", _DTYPES)
     shape = fields.naturals("shape", _MAX_BYTES)
     if len(shape) > _MAX_RANK:
         raise fields.error("shape", f"has {len(shape)} dimensions", f"at most {_MAX_RANK}")
     # Of an empty tensor, NumPy multiplies the other extents too.
-    if prod(max(extent, 1) for extent in shape) * _DTYPES[dtype].itemsize > _MAX_BYTES:
+    if prod(max(extent, 1) for extent in shape) * element_type(dtype).itemsize > _MAX_BYTES:
         raise fields.error("shape", "is larger than the address space", f"at most {_MAX_BYTES} bytes")
     extents = fields.strings("extents")
     if len(extents) not in (0, len(shape)):
@@ -376,7 +390,7 @@ def _source(fields: Fields) -> Source:
 
 def _launch(fields: Fields) -> KernelLaunch:
     buffers = fields.pairs("buffers", get_args(BufferKind), _MAX_BYTES)
-    types = fields.pairs("types", tuple(_DTYPES), _MAX_BYTES)
+    types = fields.pairs("types", _DTYPES, _MAX_BYTES)
     if len(buffers) != len(types):
         raise fields.error("types", f"has {len(types)} entries", f"{len(buffers)}, one for each buffer")
     return KernelLaunch(
@@ -435,7 +449,7 @@ def _check_buffers(manifest: Manifest, launch: KernelLaunch, path: str, where: o
     tensors = {"input": manifest.inputs, "output": manifest.outputs, "constant": manifest.constants}
     shared = {"arena": manifest.arena_bytes, "zeroed": manifest.zeroed_bytes}
     for number, ((kind, index), (dtype, elements)) in enumerate(zip(launch.buffers, launch.types, strict=True)):
-        needed = elements * _DTYPES[dtype].itemsize
+        needed = elements * element_type(dtype).itemsize
         if kind in shared:
             available = shared[kind] - index
         else:

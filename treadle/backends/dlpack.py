@@ -9,23 +9,23 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Protocol, cast, runtime_checkable
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from treadle.artifact.manifest import element_type
 from treadle.errors import TreadleError
 
 _HOST = (1, 3, 11, 13)
 """Devices whose memory the CPU reads: its own, CUDA's and ROCm's pinned memory, and CUDA's managed memory."""
 _DEVICES = {2: "a CUDA device", 4: "an OpenCL device", 7: "a Vulkan device", 8: "a Metal device", 10: "a ROCm device"}
 _UNSIGNED = 1
-_TYPES: dict[tuple[int, int], np.dtype[Any]] = {
-    (4, 16): np.dtype(ml_dtypes.bfloat16),
-    (10, 8): np.dtype(ml_dtypes.float8_e4m3fn),
-    (11, 8): np.dtype(ml_dtypes.float8_e4m3fnuz),
-    (12, 8): np.dtype(ml_dtypes.float8_e5m2),
-    (13, 8): np.dtype(ml_dtypes.float8_e5m2fnuz),
-    (14, 8): np.dtype(ml_dtypes.float8_e8m0fnu),
+_TYPES: dict[tuple[int, int], str] = {
+    (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
+    (11, 8): "float8_e4m3fnuz",
+    (12, 8): "float8_e5m2",
+    (13, 8): "float8_e5m2fnuz",
+    (14, 8): "float8_e8m0fnu",
 }
 """Types that NumPy lacks, by DLPack's code and bits (dlpack.h, DLDataTypeCode)."""
 
@@ -100,12 +100,12 @@ def _of_other_type(value: HasDLPack) -> NDArray[Any] | None:
     except (BufferError, RuntimeError, TypeError, ValueError):
         return None
     tensor = _Tensor.from_address(address)
-    dtype = _TYPES.get((tensor.code, tensor.bits))
-    if dtype is None or tensor.lanes != 1:
+    name = _TYPES.get((tensor.code, tensor.bits))
+    if name is None or tensor.lanes != 1:
         return None
     tensor.code = _UNSIGNED  # the capsule is ours, and made anew for each call of __dlpack__
     lent = _Lent(capsule, value.__dlpack_device__())
-    return np.from_dlpack(cast("Any", lent)).view(dtype)
+    return np.from_dlpack(cast("Any", lent)).view(element_type(name))
 
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer

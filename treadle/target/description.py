@@ -38,8 +38,9 @@ INSTRUCTION_SETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "x86-64-v3": ("x86_64", _V3),
     "x86-64-v4": ("x86_64", (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")),
     "armv8-a": ("aarch64", ("asimd", "fp")),
+    "simd128": ("wasm32", ("simd128",)),
 }
-"""The architecture and the features of each, by what `-march` calls it."""
+"""The architecture and the features of each, by what `-march` calls it; a proposal of WebAssembly by its own."""
 
 
 # What CPU cores multiply tiles of narrow types with, as data.
@@ -437,6 +438,7 @@ _CPUS = (
     _cpu("avx2", "AVX2", "x86-64-v3", 32, 16, 96e9),
     _cpu("sse2", "SSE2", "x86-64", 16, 16, 24e9),
     _cpu("neon", "NEON", "armv8-a", 16, 32, 48e9),
+    replace(_cpu("wasm", "WebAssembly SIMD", "simd128", 16, 16, 24e9), cores=1),  # registers: of SSE, which runs it
 )
 
 TARGETS: Mapping[str, Target] = {

@@ -83,6 +83,15 @@ FEATURES: Mapping[str, Feature] = {
 }
 """Those that compilers use for plain C. What is not here is known from `/proc/cpuinfo` alone."""
 
+HWCAP: Mapping[str, int] = {
+    "fp": 0, "asimd": 1, "evtstrm": 2, "aes": 3, "pmull": 4, "sha1": 5, "sha2": 6, "crc32": 7, "atomics": 8, "fphp": 9,
+    "asimdhp": 10, "cpuid": 11, "asimdrdm": 12, "jscvt": 13, "fcma": 14, "lrcpc": 15, "dcpop": 16, "sha3": 17,
+    "sm3": 18, "sm4": 19, "asimddp": 20, "sha512": 21, "sve": 22, "asimdfhm": 23, "dit": 24, "uscat": 25,
+    "ilrcpc": 26, "flagm": 27, "ssbs": 28, "sb": 29, "paca": 30, "pacg": 31,
+}  # fmt: skip
+"""Where Linux tells a program of 64-bit ARM that a feature is there: the bit of `getauxval(AT_HWCAP)` (Linux's
+arch/arm64/include/uapi/asm/hwcap.h). Under an emulator of programs, /proc/cpuinfo is the host's."""
+
 _CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
 """void f(leaf, subleaf, uint32_t *registers): push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid; mov [r8], eax;
 mov [r8 + 4], ebx; mov [r8 + 8], ecx; mov [r8 + 12], edx; pop rbx; ret."""

@@ -37,22 +37,14 @@ from treadle.bench.peaks import Peaks
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
+from treadle.runtime.inputs import Given, check_of_model, complete, empty_lengths, inputs_of, read_inputs
 from treadle.shapes.dim import Shapes
 from treadle.support.lazy import lazy_module
+from treadle.support.output import STDOUT, output_stream
 from treadle.support.progress import Progress
 from treadle.support.version import __version__
 from treadle.target.host import hardware_of, host_target
-from treadle.tools.arguments import (
-    Given,
-    check_of_model,
-    complete,
-    empty_lengths,
-    inputs_of,
-    parse_states,
-    read_inputs,
-    shapes_of_call,
-)
-from treadle.tools.output import STDOUT, output_stream
+from treadle.tools.arguments import parse_states, shapes_of_call
 from treadle.tools.progress_bar import progress_bar
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.errors import TreadleError
 from treadle.passes.entry import ENTRY
 from treadle.passes.graph.graph_quantize_weights import GraphQuantizeWeightsPass
+from treadle.runtime.inputs import complete, read_inputs
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Dim
 from treadle.support.publishing import check_replaceable, publish
@@ -40,7 +41,7 @@ from treadle.target.options import (
     parse_precision,
     parse_weights,
 )
-from treadle.tools.arguments import complete, read_inputs, shapes_of_call
+from treadle.tools.arguments import shapes_of_call
 from treadle.tools.bisect_search import (
     IMPORT,
     INTERPRETED,

@@ -29,8 +29,8 @@ from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Box, boxes, kernel_for, tree_text
 from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import ExtentExpression
+from treadle.support.output import output_stream
 from treadle.tools import charts
-from treadle.tools.output import output_stream
 
 # The chart of a certificate: what each kernel of a dispatch takes at the points, and where the borders are. Kernels
 # differ in their dashes.

@@ -21,12 +21,12 @@ from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Shapes
 from treadle.shapes.states import States
 from treadle.support.lazy import lazy_module
+from treadle.support.output import STDOUT
 from treadle.support.progress import Progress
 from treadle.support.publishing import check_replaceable, publish
 from treadle.target import Target
 from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_weights
 from treadle.tools.arguments import parse_shapes, parse_states, read_constants
-from treadle.tools.output import STDOUT
 from treadle.tools.progress_bar import progress_bar
 
 # What a compiled model in a folder computes: by itself, so that a child process imports nothing that compiles.

@@ -24,8 +24,8 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.task import ForOp, Mapping, parse_mapping
 from treadle.dialects.task.mapping import Task, prove_cover
 from treadle.errors import TreadleError
+from treadle.support.output import is_regular, output_stream
 from treadle.tools import charts
-from treadle.tools.output import is_regular, output_stream
 
 # A task mapping's picture as text: `worker:step` in each cell, on the worker's colour where there are colours.
 

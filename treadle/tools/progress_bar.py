@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from treadle.support.output import unescaped
 from treadle.support.progress import Progress, no_progress
-from treadle.tools.output import unescaped
 
 PATIENCE = 2.0
 """Seconds without a bar."""

@@ -17,18 +17,19 @@ from treadle.bench.peaks import module_of
 from treadle.compiler.request import CompileRequest, is_ir_file
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel
+from treadle.runtime.inputs import Given, inputs_of, read_inputs
 from treadle.schedules.search.database_files import open_database
 from treadle.shapes.dim import Shapes, normalized
+from treadle.support.output import STDOUT, output_stream
 from treadle.support.version import __version__
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import CompileOptions, parse_construction, parse_convolution, parse_precision, parse_weights
-from treadle.tools.arguments import Given, inputs_of, parse_states, read_inputs, shapes_of_call
+from treadle.tools.arguments import parse_states, shapes_of_call
 from treadle.tools.bench_command import NO_ROOFLINE, model_of, times_along
 from treadle.tools.certify_command import certify, kernels_of_every_call
 from treadle.tools.model_page import model_page
 from treadle.tools.model_report import Decisions, ModelReport, Step, decisions_of, kernels_in, program_of, program_text
 from treadle.tools.oracle import Check
-from treadle.tools.output import STDOUT, output_stream
 from treadle.tools.progress_bar import progress_bar
 from treadle.tools.report_source import Report, model_report
 from treadle.tools.run_command import check_of_call, checks_along

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from treadle.api import compile
@@ -18,27 +17,26 @@ from treadle.backends.cuda.emulator import CHECKS, check_limit
 from treadle.backends.timeline import CompileSteps, Timeline, now
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
-from treadle.shapes.constants import Constants
-from treadle.shapes.dim import Shapes
-from treadle.support.lazy import lazy_module
-from treadle.support.progress import Progress
-from treadle.target.options import DEVICES, parse_precision, parse_weights
-from treadle.tools.arguments import (
+from treadle.runtime.inputs import (
     Given,
     check_of_model,
     empty_lengths,
     empty_states,
     inputs_at,
     inputs_of,
-    parse_states,
     points_of,
     read_inputs,
-    shapes_of_call,
 )
-from treadle.tools.output import STDOUT, output_stream
+from treadle.runtime.run import check_call_options, describe, save_outputs, spread, timed
+from treadle.shapes.constants import Constants
+from treadle.shapes.dim import Shapes
+from treadle.support.lazy import lazy_module
+from treadle.support.output import STDOUT, output_stream
+from treadle.support.progress import Progress
+from treadle.target.options import DEVICES, parse_precision, parse_weights
+from treadle.tools.arguments import parse_states, shapes_of_call
 from treadle.tools.profile_table import print_profile
 from treadle.tools.progress_bar import progress_bar
-from treadle.tools.saved_arrays import save_arrays
 
 if TYPE_CHECKING:
     from treadle.tools import oracle
@@ -56,12 +54,7 @@ def run_command(args: argparse.Namespace) -> int:
     path = Path(args.model)
     given = read_inputs(args.input)
     shapes = shapes_of_call(args.shape, given.shapes)
-    if args.threads is not None and args.threads < 1:
-        raise TreadleError(f"{args.threads} is not a number of threads", "--threads", "1 upwards")
-    if args.repeat < 0:
-        raise TreadleError(f"{args.repeat} calls", "--repeat", "0 upwards")
-    if args.seed < 0:
-        raise TreadleError(f"{args.seed} is no seed", "--seed", "0 upwards")
+    check_call_options(args)
     for option, asked in (("--sanitize", args.sanitize), ("--profile", args.profile), ("--limit", args.limit)):
         if asked not in (None, False) and args.device is None:
             raise TreadleError(f"{option} needs the emulator", "--device", DEVICES)
@@ -86,18 +79,18 @@ def run_command(args: argparse.Namespace) -> int:
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
-        repeated = [_seconds(model, inputs) for _ in range(args.repeat)]
+        repeated = [timed(model, inputs) for _ in range(args.repeat)]
         for timeline in traced:
             timeline.stop()
-    _describe(outputs)
+    describe(outputs)
     on = "the first run, which loads the kernels" if model.device is None else f"on the {model.device}"
     print(f"{seconds * 1e3:.2f} ms ({on})")
     if repeated:
-        print(_spread(repeated))
+        print(spread(repeated))
     for timeline in traced:
         _describe_timeline(timeline, str(args.timeline))
     if args.save is not None:
-        save_arrays(outputs, Path(args.save))
+        save_outputs(outputs, Path(args.save))
     if args.profile:
         print_profile(model.reports)
     statuses = [_sanitize(model) if args.sanitize else 0]
@@ -195,26 +188,6 @@ def _compiled(shapes: Shapes, constants: Constants, args: argparse.Namespace, pr
 
 def _checks(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(CHECKS) if args.sanitize else ()
-
-
-def _seconds(model: CompiledModel, inputs: dict[str, Array]) -> float:
-    model.rewind()
-    start = time.perf_counter()
-    model.run(inputs)
-    return time.perf_counter() - start
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    """The median and the quartiles of calls."""
-    low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
-    return f"{middle:.2f} ms (median of {len(seconds)} more calls; quartiles {low:.2f} and {high:.2f})"
-
-
-def _describe(outputs: dict[str, Array]) -> None:
-    for name, array in outputs.items():
-        shape = ", ".join(map(str, array.shape))
-        values = f" from {array.min():.6g} to {array.max():.6g}" if array.size else ""
-        print(f"{name}: {array.dtype}[{shape}]{values}")
 
 
 def _sanitize(model: CompiledModel) -> int:

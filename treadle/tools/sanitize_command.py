@@ -16,9 +16,9 @@ from treadle.backends.cuda.emulator import CHECKS, Emulator, Report
 from treadle.backends.cuda.emulator.build import PATTERN, without_comments
 from treadle.backends.cuda.emulator.emulator import LIMIT
 from treadle.errors import TreadleError
+from treadle.runtime.run import save_outputs
 from treadle.tools.launch_text import ArrayText, LaunchText, made, parse_launch, unwritten_bytes
 from treadle.tools.profile_table import print_profile
-from treadle.tools.saved_arrays import save_arrays
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ def sanitize_command(args: argparse.Namespace) -> int:
     reports = [_launch(emulator, launch, memory) for launch in launches]
     memory.describe()
     if args.save is not None:
-        save_arrays(memory.arrays, Path(args.save))
+        save_outputs(memory.arrays, Path(args.save))
     if args.profile:
         print_profile(reports)
     findings = dict.fromkeys(str(finding) for report in reports for finding in report.findings)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from treadle.support.commands import Parser
 from treadle.support.lazy import lazy_module
 from treadle.support.version import __version__
 from treadle.target import TARGETS
 from treadle.target.options import CONSTRUCTIONS, CONVOLUTIONS, DEVICES, PRECISIONS, WEIGHTS, CompileOptions
-from treadle.tools.parser import Parser
 from treadle.tools.reporting import run_reporting
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from treadle.passes.instruments import Instrument, Timing, Trace, Verify, verify
 from treadle.passes.registry import ADDED_PASSES, parse_passes, pass_factories
 from treadle.plugins.loader import load_plugins
 from treadle.support.lazy import lazy_module
+from treadle.support.output import output_stream
 from treadle.target import Target
 from treadle.target.options import CONVOLUTIONS, PRECISIONS, WEIGHTS, CompileOptions, parse_convolution
 from treadle.tools.arguments import parse_shapes, read_constants
-from treadle.tools.output import output_stream
 from treadle.tools.process_state import xdsl_switches_restored
 from treadle.tools.reporting import run_reporting
 

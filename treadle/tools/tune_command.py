@@ -20,10 +20,10 @@ from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database import Database
 from treadle.schedules.search.database_files import open_database, slug
 from treadle.schedules.search.rejections import Ledger, filled, rejection_lines, total
+from treadle.support.output import output_stream, unescaped
 from treadle.target import Target
 from treadle.target.host import hardware_of
 from treadle.tools.arguments import parse_shapes, parse_weights, read_constants
-from treadle.tools.output import output_stream, unescaped
 from treadle.tools.report_page import report_page
 from treadle.tools.report_source import Report, database_report, model_report
 from treadle.tuning.group_search import Group, model_seconds

@@ -123,6 +123,11 @@ def test_another_architecture_gets_a_cross_compiler(tmp_path: Path, monkeypatch:
     zig = (sys.executable, "-m", "ziglang")
     assert compiler.find_toolchain(chosen, neon).command == (*zig, "cc", "-target", "aarch64-linux-gnu")
     assert compiler.find_toolchain(chosen, neon).archiver() == (*zig, "ar")
+    asked = dataclasses.replace(chosen, c_compiler=("/opt/zig", "cc"))
+    assert compiler.find_toolchain(asked, neon).command == ("/opt/zig", "cc", "-target", "aarch64-linux-gnu")
+    assert compiler.find_toolchain(asked, TARGETS["avx2"]).command == ("/opt/zig", "cc")
+    aimed = dataclasses.replace(chosen, c_compiler=("zig", "cc", "-target", "aarch64-linux-musl"))
+    assert compiler.find_toolchain(aimed, neon).command == aimed.c_compiler
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         TreadleError, match="no C compiler for aarch64 found on this x86_64; accepted: the ziglang wheel"

@@ -386,8 +386,8 @@ WORD = '{{"{}", 0, 0, -1, 0, 0}}'
 def test_a_processor_that_lacks_instructions(tmp_path: Path) -> None:
     told = processor_words() or frozenset()
     assert check(tmp_path, []) == (True, [])
-    assert check(tmp_path, [_need(word) for word in told]) == (True, [True] * len(told))
-    assert check(tmp_path, [_need(word) for word in FEATURES]) == (False, [word in told for word in FEATURES])
+    assert check(tmp_path, [_need(word, "x86_64") for word in told]) == (True, [True] * len(told))
+    assert check(tmp_path, [_need(word, "x86_64") for word in FEATURES]) == (False, [word in told for word in FEATURES])
     none = ['{"a", 1u, 0, 2, 28, 0x4000000000000006ull}', '{"b", 0x7fffffffu, 0, 0, 0, 0}', '{"c", 7u, 999, 0, 0, 0}']
     assert check(tmp_path, none) == (False, [False] * 3), "registers that no system saves, a leaf, a subleaf"
 
@@ -400,6 +400,33 @@ def test_words_that_cpuid_does_not_tell_are_read(tmp_path: Path) -> None:
     assert not check(tmp_path, [WORD.format(max(words, key=len)[:-1])])[0], "a part of a word"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif("zig" not in COMMANDS or shutil.which("qemu-aarch64") is None, reason="no ziglang or qemu-aarch64")
+def test_a_library_for_arm_runs_there(model: str, tmp_path: Path) -> None:
+    """Both halves are cross compiled by zig, which nobody names; the first static program takes it a minute."""
+    linear_model(tmp_path / "linear.onnx", rows="n")
+    cases = {"model": (model, []), "linear": (str(tmp_path / "linear.onnx"), ["--shape", "x=n:1..9,8"])}
+    x = np.random.default_rng(3).standard_normal((5, 8)).astype(np.float32)
+    (tmp_path / "model.x").write_bytes(X.tobytes())
+    (tmp_path / "linear.x").write_bytes(x.tobytes())
+    given = {"model": ["1", "model.x", "y0", "y1"], "linear": ["2", "n=5", "linear.x", "y2"]}
+    for name, (path, options) in cases.items():
+        asked = ["--target", "neon", "--emit", "c-library", "--name", name, "-o", str(tmp_path / name), *options]
+        assert main(["compile", path, *asked]) == 0
+        built = [tmp_path / name / f"run_{name}.c", tmp_path / name / f"lib{name}.a"]
+        zig = [*COMMANDS["zig"], "-target", "aarch64-linux-musl", "-static", *map(str, built), "-o", f"run_{name}"]
+        subprocess.run([*zig, "-lm", "-lpthread"], cwd=tmp_path, check=True)
+        command = ["qemu-aarch64", f"./run_{name}", f"{name}/{name}.weights", *given[name]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    scores, classes = treadle.compile(model)(X)
+    found = np.fromfile(tmp_path / "y0", np.float32).reshape(scores.shape)
+    np.testing.assert_allclose(found, scores, rtol=1e-5, atol=1e-6)
+    assert np.fromfile(tmp_path / "y1", np.int64).tolist() == classes.ravel().tolist()
+    found = np.fromfile(tmp_path / "y2", np.float32).reshape(5, 4)
+    np.testing.assert_allclose(found, np.maximum(x @ WEIGHTS, 0), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.skipif(shutil.which("valgrind") is None or processor_words() is None, reason="no valgrind")
 def test_a_processor_that_valgrind_emulates(built: Path, tmp_path: Path) -> None:
     """It has fewer instructions than the one that /proc/cpuinfo describes."""
@@ -409,7 +436,7 @@ def test_a_processor_that_valgrind_emulates(built: Path, tmp_path: Path) -> None
     program = compiled([tmp_path / "create.c"], tmp_path / "create", f"-I{built}", str(built / "libmodel.a"))
     command, valgrind = [str(program), str(built / "model.weights")], ("valgrind", "-q")
     assert subprocess.run(command, check=False).returncode == OK
-    needs = [_need(word) for word in needs_of(host_target()).split()[1:]]
+    needs = [_need(word, "x86_64") for word in needs_of(host_target()).split()[1:]]
     emulated, _ = check(tmp_path, needs, valgrind)
     assert subprocess.run([*valgrind, *command], check=False).returncode == (OK if emulated else WRONG_PROCESSOR)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from treadle.backends.cuda.compiler import Cubin
-from treadle.backends.cuda.cubin import Sass, disassemble
+from treadle.backends.cuda.machine_code import Sass, disassemble
 from treadle.errors import TreadleError
 
 

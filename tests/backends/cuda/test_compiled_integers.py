@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.graphs import Graph
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import disassemble
+from treadle.backends.cuda.machine_code import disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import BinaryOp

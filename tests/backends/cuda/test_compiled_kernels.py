@@ -19,8 +19,8 @@ from tests.helpers.graphs import Graph, random
 from tests.helpers.sampling import every
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
-from treadle.backends.cuda.cubin import Sass, occupancy
 from treadle.backends.cuda.emulator import Emulator
+from treadle.backends.cuda.machine_code import Sass, occupancy
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp

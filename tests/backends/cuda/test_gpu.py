@@ -11,9 +11,9 @@ from tests.backends.cuda.conformance.cases import all_kernels
 from tests.backends.cuda.gpu_graphs import CASES
 from tests.helpers.graphs import Graph, random
 from treadle.backends.cuda.compiler import Unit, compile_cubin
-from treadle.backends.cuda.cubin import occupancy
 from treadle.backends.cuda.driver import Device
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
+from treadle.backends.cuda.machine_code import occupancy
 from treadle.backends.reference import evaluate_module
 from treadle.errors import TreadleError
 from treadle.target import Target

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from treadle.backends.cuda.compiler import Unit, compile_cubin
-from treadle.backends.cuda.cubin import Resources, occupancy
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.machine_code import occupancy
 from treadle.errors import TreadleError
 from treadle.target import KIB, Target
 

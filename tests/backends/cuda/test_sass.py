@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.backends.cuda.machine_code import disassembled
-from treadle.backends.cuda import cubin
+from treadle.backends.cuda import machine_code as module
 from treadle.backends.cuda.compiler import Cubin, Unit, compile_cubin
-from treadle.backends.cuda.cubin import Instruction, Sass, disassemble, parse_sass
+from treadle.backends.cuda.machine_code import Instruction, Sass, disassemble, parse_sass
 from treadle.errors import TreadleError
 from treadle.target import TARGETS, Target
 
@@ -113,7 +113,7 @@ def test_an_architecture_newer_than_nvdisasm_is_named() -> None:
 
 
 def test_an_absent_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cubin, "_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(module, "_DISTRIBUTION", "no-such-distribution")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(TreadleError) as caught:
         disassemble(b"")
@@ -124,7 +124,7 @@ def test_a_toolkit_s_nvdisasm_serves_without_the_wheel(tmp_path: Path, monkeypat
     program = tmp_path / "nvdisasm"
     program.write_text("#!/bin/sh\necho of the toolkit >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(cubin, "_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(module, "_DISTRIBUTION", "no-such-distribution")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(TreadleError, match="nvdisasm failed: of the toolkit"):
         disassemble(b"")

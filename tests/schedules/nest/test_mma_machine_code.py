@@ -12,7 +12,8 @@ from tests.schedules.nest.random_nests import scheduled_module
 from tests.schedules.nest.test_nest import program
 from tests.schedules.tensor_cores import scheduled
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources, Sass
+from treadle.backends.cuda.cubin import Resources
+from treadle.backends.cuda.machine_code import Sass
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp

@@ -9,7 +9,7 @@ from benchmarks.nests import TILES
 from benchmarks.schedule_cases import cases
 from tests.schedules.nest.test_nest import program
 from treadle.backends.cuda.compiler import Cubin, compile_cubin
-from treadle.backends.cuda.cubin import Sass, disassemble
+from treadle.backends.cuda.machine_code import Sass, disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import FusedOp

@@ -44,6 +44,10 @@ _ALL_FLAGS = "if (_Float16 load_strided_v load_strided_v"
 """A text that every flag is for."""
 _WIDEST = 64
 """Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
+WASM = "wasm32"
+"""The architecture of WebAssembly: addresses, and so `long`, have 32 bits there, and libraries are modules."""
+_STACK_BYTES = 8 << 20
+"""Of a module: kernels' local arrays stay below half of it."""
 _ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}
 """What systems call them, and what Linux does."""
 
@@ -60,6 +64,11 @@ class Toolchain:
     """The processor that -march=native means; empty where no flag depends on it."""
     more_flags: tuple[str, ...] = ()
     """Those of the environment, which are among `flags`."""
+
+    @property
+    def is_wasm(self) -> bool:
+        """Whether it compiles for WebAssembly."""
+        return any(part.startswith(WASM) for part in self.command)
 
     def compile_command(self, source: Path, target: Path, includes: Sequence[Path], text: str = "") -> list[str]:
         """The command line that compiles one source file to an object; `includes` are the folders of headers.
@@ -95,8 +104,15 @@ class Toolchain:
                 flags.append("-fno-if-conversion")
         return tuple(flags)
 
-    def link_command(self, objects: list[Path], target: Path) -> list[str]:
-        """The command line that links objects to a shared library; flags of the environment may name a runtime."""
+    def link_command(self, objects: list[Path], target: Path, exported: Sequence[str] = ()) -> list[str]:
+        """The command line that links objects to a shared library; flags of the environment may name a runtime.
+
+        exported: what a module of WebAssembly lets others see; a shared library shows all names
+        """
+        if self.is_wasm:
+            seen = [f"-Wl,--export={name}" for name in exported]
+            options = ("-mexec-model=reactor", f"-Wl,-z,stack-size={_STACK_BYTES}", "-s")
+            return [*self.command, *self.more_flags, *options, *seen, *map(str, objects), "-o", str(target), "-lm"]
         return [*self.command, *self.more_flags, "-shared", *map(str, objects), "-o", str(target), "-lpthread", "-lm"]
 
     def archiver(self) -> tuple[str, ...] | None:
@@ -116,12 +132,13 @@ def find_toolchain(environment: Environment, target: Target | None = None) -> To
     """The toolchain to compile for a target: the environment's, else the system's compiler, else the ziglang wheel.
 
     By default it compiles for this machine. For another architecture it is an installed cross compiler, such as
-    aarch64-linux-gnu-gcc, else the ziglang wheel.
+    aarch64-linux-gnu-gcc, else the ziglang wheel. Zig, which compiles for all, is told the architecture.
 
     Raises TreadleError if there is none, or if the one that was asked for does not answer to --version.
     """
     target = target or TARGETS["cpu"]
-    command = environment.c_compiler or _installed_compiler(_architecture(target))
+    architecture = _architecture(target)
+    command = _aimed(environment.c_compiler, architecture) or _installed_compiler(architecture)
     cpu = cpu_identity() if target.isa == NATIVE else ""
     version = _version(command)
     machine = _machine_flags(target, command, version)
@@ -137,6 +154,8 @@ def _architecture(target: Target) -> str:
 def _machine_flags(target: Target, command: Sequence[str], version: str) -> tuple[str, ...]:
     """The instruction set, and no wider vectors than the target has where the instruction set would allow them. GCC 12
     and later copy structures with the widest registers all the same, unless they are told not to."""
+    if _architecture(target) == WASM:
+        return (f"-march=generic+{target.isa}" if _is_zig(command) else f"-m{target.isa}", "-fno-pic")
     narrow = _architecture(target) == "x86_64" and target.vector_bytes < _WIDEST
     options = ("prefer-vector-width", "move-max", "store-max") if _is_gcc(version, 12) else ("prefer-vector-width",)
     width = [f"-m{option}={8 * target.vector_bytes}" for option in options] if narrow else []
@@ -166,15 +185,30 @@ def _march(isa: str, command: Sequence[str]) -> str:
     return "generic" if isa == "armv8-a" else isa.replace("-", "_")
 
 
+def _is_here(architecture: str) -> bool:
+    return architecture == _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def _triple(architecture: str) -> str:
+    """What cross compilers call a system of the architecture; WebAssembly's has functions of C alone."""
+    return f"{architecture}-wasi" if architecture == WASM else f"{architecture}-linux-gnu"
+
+
+def _aimed(command: tuple[str, ...], architecture: str) -> tuple[str, ...]:
+    """A compiler that was asked for, told another architecture than this machine's if it is zig and nobody did."""
+    if not command or _is_here(architecture) or not _is_zig(command) or "-target" in command:
+        return command
+    return (*command, "-target", _triple(architecture))
+
+
 def _installed_compiler(architecture: str) -> tuple[str, ...]:
-    is_here = architecture == _ARCHITECTURES.get(platform.machine(), platform.machine())
-    triple = f"{architecture}-linux-gnu"
+    is_here, triple = _is_here(architecture), _triple(architecture)
     for name in ("cc", "gcc", "clang") if is_here else (f"{triple}-gcc",):
         path = shutil.which(name)
         if path is not None:
             return (path,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc", *(() if is_here else ("-target", triple)))
+        return _aimed((sys.executable, "-m", "ziglang", "cc"), architecture)
     if is_here:
         raise TreadleError("no C compiler found", "cpu target", WORKING_COMPILER)
     accepted = ("the ziglang wheel (pip install ziglang)", f"{triple}-gcc on the PATH", "TREADLE_CC naming one")
@@ -397,8 +431,10 @@ def link(
     *,
     target: Target | None = None,
     interface: str | None = None,
+    exported: Sequence[str] = (),
 ) -> Path:
     """A shared library of the objects, which define all that they call; it contains the text `interface`.
+    A module of WebAssembly shows what is `exported`.
 
     Raises TreadleError with the linker's message, and if the text is missing. Such objects leave the cache: the
     compiler that wrote them may be repaired without another version.
@@ -406,12 +442,12 @@ def link(
     chosen = environment or load_environment()
     toolchain = find_toolchain(chosen, target)
     paths = list(objects)
-    key = digest(toolchain.identity(), *(path.read_bytes() for path in paths))
+    key = digest(toolchain.identity(), *exported, *(path.read_bytes() for path in paths))
     store = store_of(chosen)
 
     def produce(made: Path) -> None:
-        command = toolchain.link_command(paths, made)
-        write([*command, *_ALL_DEFINED], made, "link")
+        command = toolchain.link_command(paths, made, exported)
+        write([*command, *(() if toolchain.is_wasm else _ALL_DEFINED)], made, "link")
 
     try:
         made = store.fetch("libraries", key, ".so", produce)

@@ -59,18 +59,19 @@ class CLanguage(Language):
     """GNU C11 for gcc and clang."""
 
     name = "C"
-    index = "long"
+    index = "long"  # as wide as an address; `print_kernels` checks that indices fit
     infinity = "TREADLE_INFINITY"
     nan = "TREADLE_NAN"
-    wide_suffix = "L"
+    wide_suffix = "LL"
+    index_suffix = "L"
     wraps: ClassVar[bool] = True
     # A load in a branch keeps the branch, and the loop around it scalar (`Toolchain`); with other flags GCC 12 makes
     # masked loads of it, of which it reads the wrong elements.
     named_choices: ClassVar[bool] = True
     scalars: ClassVar[dict[Attribute, str]] = {
         **{f32: "float", f64: "double", f16: "_Float16", bf16: "treadle_bfloat16"},
-        **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long"},
-        **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long"},
+        **{i1: "int", i8: "signed char", i16: "short", i32: "int", i64: "long long"},
+        **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long long"},
         **dict.fromkeys(STORED_TYPES, "unsigned char"),
     }
 

@@ -16,8 +16,9 @@ from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
 from treadle.artifact.weights import ALIGNMENT
-from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
+from treadle.backends.c.compiler import WASM, Toolchain, Unit, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import artifact_text
+from treadle.backends.c.web_module import check_addresses, web_files, write_web_module
 from treadle.backends.interface import file_names
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
@@ -27,7 +28,7 @@ from treadle.shapes.states import given_of, made_of
 from treadle.support.progress import Progress, no_progress
 from treadle.support.version import __version__
 from treadle.target import TARGETS, Target
-from treadle.target.host import FEATURES
+from treadle.target.host import FEATURES, HWCAP
 
 # The header of a C library: what a program needs to know to run the model.
 
@@ -336,7 +337,7 @@ _POOL = tuple(
 )
 _HOST = ("treadle_run", "treadle_interface")
 _POOL_UNIT = "pool"
-_BASE = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon"}
+_BASE = {"x86_64": "sse2", "AMD64": "sse2", "aarch64": "neon", "arm64": "neon", WASM: "wasm"}
 """What code runs on that asks the processor what it has."""
 
 
@@ -349,8 +350,9 @@ def check_library(target: Target, name: str) -> None:
 
 
 def library_files(name: str) -> tuple[str, ...]:
-    """The files of a library; the last but one is there if it is a decoder, the last one if it has constants."""
-    return f"lib{name}.a", f"{name}.h", f"run_{name}.c", f"generate_{name}.c", f"{name}.weights"
+    """The files that a library may have: the weights are there if it has constants, `generate` if it is a decoder, and
+    those of a module of WebAssembly instead of the programs in C."""
+    return f"lib{name}.a", f"{name}.h", f"run_{name}.c", f"generate_{name}.c", f"{name}.weights", *web_files(name)
 
 
 def write_library(
@@ -362,11 +364,14 @@ def write_library(
     artifact of which a file is missing or changed, and what the compiler raises.
     """
     manifest = artifact.manifest
+    toolchain = find_toolchain(load_environment(), target)
+    if toolchain.is_wasm:
+        check_addresses(manifest)
     progress("writing weights", 0.0)
     offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
-    examples = ["run", *(["generate"] if is_decoder(manifest) else [])]
+    examples = [] if toolchain.is_wasm else ["run", *(["generate"] if is_decoder(manifest) else [])]
     for word in examples:
         (folder / f"{word}_{name}.c").write_text((_SOURCES / f"{word}_model.c").read_text().replace("MODEL", name))
     sources, headers = artifact_text(artifact)
@@ -379,7 +384,9 @@ def write_library(
     base = TARGETS[_BASE[manifest.machine.split()[0]]]
     objects += compile_objects([entry], headers=headers, target=base)
     progress("writing the library", 0.9)
-    _archive(objects, [*sources, "library"], folder / f"lib{name}.a", target)
+    _archive(objects, [*sources, "library"], folder / f"lib{name}.a", toolchain)
+    if toolchain.is_wasm:
+        write_web_module(toolchain, objects, name, manifest, size, folder)
 
 
 def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]:
@@ -418,12 +425,12 @@ def _renaming(name: str, words: Sequence[str]) -> str:
 
 def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
     """The unit with the functions of the header."""
-    _, *features = manifest.machine.split()
+    machine, *features = manifest.machine.split()
     states = [
         f"{{{s.argument}, {s.result}, {max(1, manifest.inputs[s.argument].num_bytes)}, {int(s.in_place)}}}"
         for s in manifest.states
     ]
-    needs = ", ".join([*map(_need, features), "{NULL, 0, 0, 0, 0, 0}"])
+    needs = ", ".join([*(_need(word, machine) for word in features), "{NULL, 0, 0, 0, 0, 0}"])
     definitions = {
         "MODEL": name,
         "CONSTANTS": str(len(offsets)),
@@ -450,17 +457,19 @@ def _listed(numbers: Iterable[int]) -> str:
     return f"{{{', '.join(map(str, numbers)) or '0'}}}"
 
 
-def _need(word: str) -> str:
-    """A feature as library.c asks the processor for it."""
+def _need(word: str, machine: str) -> str:
+    """A feature as library.c asks the processor, or the system, for it."""
+    if machine == "aarch64" and word in HWCAP:
+        return f'{{"{word}", 0, 0, 0, {HWCAP[word]}, 0}}'
     told = FEATURES.get(word)
     if told is None:
         return f'{{"{word}", 0, 0, -1, 0, 0}}'
     return f'{{"{word}", {told.leaf}u, {told.subleaf}, {told.register}, {told.bit}, {told.state}}}'
 
 
-def _archive(objects: Sequence[Path], names: Sequence[str], path: Path, target: Target) -> None:
+def _archive(objects: Sequence[Path], names: Sequence[str], path: Path, toolchain: Toolchain) -> None:
     """A static library of the objects, whose members have these names."""
-    archiver = find_toolchain(load_environment(), target).archiver()
+    archiver = toolchain.archiver()
     if archiver is None:
         raise TreadleError("there is no ar", _WHERE, "the package binutils, or the ziglang wheel")
     members = path.parent / "members"

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from treadle.backends.c.compiler import INCLUDE_DIRECTORIES, Unit, compile_objects, link, pool_unit
+from treadle.backends.c.compiler import INCLUDE_DIRECTORIES, WASM, Unit, compile_objects, link, pool_unit
+from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.open_artifact import LIBRARY
 from treadle.backends.c.printer import print_host, print_kernels
-from treadle.backends.interface import c_definition, file_names
+from treadle.backends.interface import SYMBOL, c_definition, file_names
 from treadle.environment import available_cores
 from treadle.errors import TreadleError
 from treadle.support.progress import Progress
-from treadle.target import Target
+from treadle.target import INSTRUCTION_SETS, Target
 from treadle.target.host import needs_of
 
 _BATCHES_PER_CORE = 4
@@ -41,9 +42,19 @@ def write_kernels(
     for directory in INCLUDE_DIRECTORIES:
         for path in (*directory.glob("*.h"), *directory.glob("*.c")):
             shutil.copyfile(path, text / path.name)
+    _check_types(units, target)
     objects = _compiled([*units, pool_unit()], target, progress, meanwhile)
-    shutil.copyfile(link(objects, target=target, interface=interface), folder / LIBRARY)
+    shutil.copyfile(link(objects, target=target, interface=interface, exported=(ENTRY, SYMBOL)), folder / LIBRARY)
     return needs_of(target)
+
+
+def _check_types(units: list[Unit], target: Target) -> None:
+    """TreadleError for a type that C compilers do not have for the target."""
+    architecture = INSTRUCTION_SETS[target.isa][0] if target.isa in INSTRUCTION_SETS else ""
+    found = next((unit.name for unit in units if "_Float16" in (unit.code or unit.text)), None)
+    if architecture == WASM and found is not None:
+        accepted = "a model of f32, or --precision bf16; WebAssembly's C has no _Float16"
+        raise TreadleError(f"'{found}' computes with float16", f"target {target.name}", accepted)
 
 
 def _compiled(units: list[Unit], target: Target, progress: Progress, meanwhile: Callable[[], None]) -> list[Path]:

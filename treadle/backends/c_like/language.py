@@ -181,6 +181,8 @@ class Language(ABC):
     nan: str
     wide_suffix: str
     """Of a 64-bit integer literal."""
+    index_suffix: str = ""
+    """Of a literal of the type of `index` values that does not fit an `int`."""
     scalars: ClassVar[dict[Attribute, str]]
     """The types of values, except for `index`."""
     wraps: ClassVar[bool] = False
@@ -227,7 +229,7 @@ class Language(ABC):
         wide = isinstance(type, IntegerType) and width == 64
         if type in (ui32, ui64):
             return f"{int(value)}u{self.wide_suffix.lower() if type == ui64 else ''}"
-        return int_literal(int(value), width, self.wide_suffix if wide or self.index == "long" else "")
+        return int_literal(int(value), width, self.wide_suffix if wide else self.index_suffix)
 
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         """How a float of up to 16 bits becomes a float and is made from one; None for other types."""

@@ -12,9 +12,9 @@ from tests.helpers.graphs import Graph, random
 from tests.helpers.limits import assert_within, module_limits
 from tests.helpers.sampling import every
 from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import disassemble
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.machine_code import disassemble
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import (

@@ -75,7 +75,7 @@ TREADLE_VECTOR_TYPES(16)
         return x;                                                                                    \
     }
 TREADLE_BITS(f, float, int)
-TREADLE_BITS(, double, long)
+TREADLE_BITS(, double, long long)
 #undef TREADLE_BITS
 
 /* To a float whose last bit says whether anything was cut off, so that rounding it again is rounding once. Source: Boldo
@@ -655,7 +655,7 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
     TREADLE_INLINE type treadle_max_##name(type a, type b) { return a > b ? a : b; }                 \
     TREADLE_INLINE type treadle_div_##name(type a, type b) {                                         \
         const type quotient = (type)(a / (b == 0 || b == -1 ? 1 : b));                               \
-        return b == 0 ? 0 : b == -1 ? (type)(0ul - (unsigned long)a) : quotient;                     \
+        return b == 0 ? 0 : b == -1 ? (type)(0ull - (unsigned long long)a) : quotient;               \
     }                                                                                                \
     TREADLE_INLINE type treadle_rem_##name(type a, type b) {                                         \
         return (type)(a % (b == 0 || b == -1 ? 1 : b));                                              \
@@ -671,7 +671,7 @@ TREADLE_REDUCE(16, 8, min, treadle_min_v8f)
 TREADLE_INTEGER(i8, signed char)
 TREADLE_INTEGER(i16, short)
 TREADLE_INTEGER(i32, int)
-TREADLE_INTEGER(i64, long)
+TREADLE_INTEGER(i64, long long)
 #undef TREADLE_INTEGER
 #define TREADLE_UNSIGNED(name, type)                                                                 \
     TREADLE_INLINE type treadle_min_##name(type a, type b) { return a < b ? a : b; }                 \
@@ -684,30 +684,30 @@ TREADLE_INTEGER(i64, long)
 TREADLE_UNSIGNED(ui8, unsigned char)
 TREADLE_UNSIGNED(ui16, unsigned short)
 TREADLE_UNSIGNED(ui32, unsigned)
-TREADLE_UNSIGNED(ui64, unsigned long)
+TREADLE_UNSIGNED(ui64, unsigned long long)
 #undef TREADLE_UNSIGNED
 
 /* The whole part of a float; the lowest or the highest number if it lies beyond, 0 for NaN. `end` is highest + 1. */
 #define TREADLE_TRUNCATE(from, float_type, to, type, end)                                            \
     TREADLE_INLINE type treadle_##from##_to_##to(float_type x) {                                     \
-        const type highest = (type)(~0ul >> (65 - 8 * sizeof(type))), lowest = (type)(-highest - 1); \
+        const type highest = (type)(~0ull >> (65 - 8 * sizeof(type))), lowest = (type)(-highest - 1); \
         const type whole = (type)(x >= -(end) && x < (end) ? x : 0);                                 \
         return x >= (end) ? highest : x < -(end) ? lowest : whole;                                   \
     }
 #define TREADLE_TRUNCATE_UNSIGNED(from, float_type, to, type, end)                                   \
     TREADLE_INLINE type treadle_##from##_to_##to(float_type x) {                                     \
         const type whole = (type)(x >= 0 && x < (end) ? x : 0);                                      \
-        return x >= (end) ? (type)~0ul : whole;                                                      \
+        return x >= (end) ? (type)~0ull : whole;                                                      \
     }
 #define TREADLE_TRUNCATIONS(from, float_type)                                                        \
     TREADLE_TRUNCATE(from, float_type, i8, signed char, (float_type)0x1p7)                           \
     TREADLE_TRUNCATE(from, float_type, i16, short, (float_type)0x1p15)                               \
     TREADLE_TRUNCATE(from, float_type, i32, int, (float_type)0x1p31)                                 \
-    TREADLE_TRUNCATE(from, float_type, i64, long, (float_type)0x1p63)                                \
+    TREADLE_TRUNCATE(from, float_type, i64, long long, (float_type)0x1p63)                           \
     TREADLE_TRUNCATE_UNSIGNED(from, float_type, ui8, unsigned char, (float_type)0x1p8)               \
     TREADLE_TRUNCATE_UNSIGNED(from, float_type, ui16, unsigned short, (float_type)0x1p16)            \
     TREADLE_TRUNCATE_UNSIGNED(from, float_type, ui32, unsigned, (float_type)0x1p32)                  \
-    TREADLE_TRUNCATE_UNSIGNED(from, float_type, ui64, unsigned long, (float_type)0x1p64)
+    TREADLE_TRUNCATE_UNSIGNED(from, float_type, ui64, unsigned long long, (float_type)0x1p64)
 TREADLE_TRUNCATIONS(f32, float)
 TREADLE_TRUNCATIONS(f64, double)
 #undef TREADLE_TRUNCATIONS

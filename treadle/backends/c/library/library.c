@@ -12,17 +12,21 @@
 #include "pool.h"
 #include "sha256.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifndef __wasm__
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #define JOINED(a, b) a##_##b
@@ -31,6 +35,20 @@
 
 enum { ALIGNMENT = 64 };
 
+#ifdef __wasm__ /* One thread, whose calls take turns by themselves; and no files: the weights lie in memory. */
+typedef int turn;
+static int turn_init(turn *turn) { return *turn = 0; }
+static void turn_destroy(turn *turn) { (void)turn; }
+static void turn_take(turn *turn) { (void)turn; }
+static void turn_give(turn *turn) { (void)turn; }
+#else
+typedef pthread_mutex_t turn;
+static int turn_init(turn *turn) { return pthread_mutex_init(turn, NULL); }
+static void turn_destroy(turn *turn) { pthread_mutex_destroy(turn); }
+static void turn_take(turn *turn) { pthread_mutex_lock(turn); }
+static void turn_give(turn *turn) { pthread_mutex_unlock(turn); }
+#endif
+
 void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs, void *const *constants, char *arena);
 
 /* Libraries of other versions read this: `layout` stays first, and other changes need another number of the layout. */
@@ -38,7 +56,7 @@ struct treadle_threads {
     long layout; /* treadle_pool_layout of the library whose threads they are */
     struct treadle_pool *pool;
     void (*destroy)(struct treadle_pool *pool);
-    pthread_mutex_t turn;
+    turn turn;
 };
 
 struct MODEL {
@@ -57,6 +75,22 @@ static const struct {
     int in_place;
 } kept[] = KEPT;
 
+#ifdef __wasm__
+/* A module with instructions that an engine lacks is not loaded. */
+static int fits_processor(void) { return 1; }
+
+/* The bytes of the weights, which the caller keeps, compared with their digest. */
+static int map_weights(const char *bytes, char **weights) {
+    static const unsigned char expected[32] = WEIGHTS_DIGEST;
+    unsigned char digest[32];
+    treadle_sha256((const unsigned char *)bytes, WEIGHTS_BYTES, digest);
+    if (memcmp(digest, expected, sizeof digest)) return OURS(WRONG_DIGEST);
+    *weights = (char *)bytes;
+    return OURS(OK);
+}
+
+static void unmap_weights(char *weights) { (void)weights; }
+#else
 /* Whether one of the words of a line is `word`. */
 static int has_word(const char *line, const char *word) {
     size_t length = strlen(word);
@@ -68,7 +102,7 @@ static int has_word(const char *line, const char *word) {
 }
 
 /* A feature of the processor: a bit of a register (0 to 3) of cpuid with a leaf and a subleaf, and bits that XCR0 must
- * have besides. With a register below 0 its word in /proc/cpuinfo counts. */
+ * have besides; of ARM, a bit of AT_HWCAP. With a register below 0 its word in /proc/cpuinfo counts. */
 struct need {
     const char *word;
     unsigned leaf, subleaf;
@@ -95,8 +129,13 @@ static int is_told(const struct need *need) {
     return !(need->state & ~((unsigned long long)high << 32 | low)) &&
            has_bit(need->leaf, need->subleaf, need->place, need->bit);
 }
+#elif defined(__aarch64__) && defined(__linux__)
+static int is_told(const struct need *need) { return (int)(getauxval(AT_HWCAP) >> need->bit & 1); }
 #else
-static int is_told(const struct need *need) { return need->place < 0; }
+static int is_told(const struct need *need) {
+    (void)need;
+    return 1; /* the system has no word for it */
+}
 #endif
 
 /* Whether a line of /proc/cpuinfo lists those features that only it tells; taken to be so where it cannot be read. */
@@ -150,6 +189,9 @@ static int map_weights(const char *path, char **weights) {
     return OURS(OK);
 }
 
+static void unmap_weights(char *weights) { munmap(weights, WEIGHTS_BYTES); }
+#endif
+
 int OURS(threads_create)(struct treadle_threads **threads, long count) {
     if (!threads) return OURS(BAD_ARGUMENT);
     *threads = NULL;
@@ -157,7 +199,7 @@ int OURS(threads_create)(struct treadle_threads **threads, long count) {
     if (!fits_processor()) return OURS(WRONG_PROCESSOR); /* the pool's code is for it, too */
     struct treadle_threads *made = calloc(1, sizeof *made);
     if (!made) return OURS(NO_MEMORY);
-    if (pthread_mutex_init(&made->turn, NULL)) {
+    if (turn_init(&made->turn)) {
         free(made);
         return OURS(NO_MEMORY);
     }
@@ -175,7 +217,7 @@ int OURS(threads_create)(struct treadle_threads **threads, long count) {
 void OURS(threads_destroy)(struct treadle_threads *threads) {
     if (!threads) return;
     threads->destroy(threads->pool);
-    pthread_mutex_destroy(&threads->turn);
+    turn_destroy(&threads->turn);
     free(threads);
 }
 
@@ -305,9 +347,9 @@ int OURS(run_at)(struct MODEL *model, const long long *extents, const void *cons
     int code = check(inputs, OURS(inputs), OURS(NUM_INPUTS));
     if (!code) code = check((const void *const *)outputs, OURS(outputs), OURS(NUM_OUTPUTS));
     if (code) return code;
-    pthread_mutex_lock(&model->threads->turn);
+    turn_take(&model->threads->turn);
     code = run_in_turn(model, extents, inputs, outputs);
-    pthread_mutex_unlock(&model->threads->turn);
+    turn_give(&model->threads->turn);
     return code;
 }
 
@@ -339,7 +381,7 @@ void OURS(destroy)(struct MODEL *model) {
         free(model->states[i][0]);
         if (!kept[i].in_place) free(model->states[i][1]);
     }
-    if (model->weights) munmap(model->weights, WEIGHTS_BYTES);
+    if (model->weights) unmap_weights(model->weights);
     free(model);
 }
 

@@ -3,6 +3,10 @@
 #endif
 #include "pool.h"
 
+#ifdef __wasm__
+#include "pool_alone.h"
+#else
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -384,3 +388,5 @@ void treadle_pool_destroy(struct treadle_pool *pool) {
         free(pool->crew);
     free(pool);
 }
+
+#endif
