@@ -9,6 +9,7 @@ session = ort.InferenceSession("model.onnx")
 ONNX Runtime itself is not needed. `docs/onnxruntime.md` says what is the same, and what is not.
 """
 
+from treadle.onnxruntime.execution_provider import provider_library, register
 from treadle.onnxruntime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -47,6 +48,6 @@ def set_seed(seed: int) -> None:
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "Fail", "GraphOptimizationLevel", "InferenceSession", "InvalidArgument",
     "InvalidProtobuf", "ModelMetadata", "NoSuchFile", "NodeArg", "RunOptions", "SessionOptions", "Unsupported",
-    "__version__", "get_available_providers", "get_device", "set_default_logger_severity",
-    "set_default_logger_verbosity", "set_seed",
+    "__version__", "get_available_providers", "get_device", "provider_library", "register",
+    "set_default_logger_severity", "set_default_logger_verbosity", "set_seed",
 ]  # fmt: skip

@@ -97,7 +97,17 @@ class Toolchain:
 
     def link_command(self, objects: list[Path], target: Path) -> list[str]:
         """The command line that links objects to a shared library; flags of the environment may name a runtime."""
-        return [*self.command, *self.more_flags, "-shared", *map(str, objects), "-o", str(target), "-lpthread", "-lm"]
+        return [
+            *self.command,
+            *self.more_flags,
+            "-shared",
+            *map(str, objects),
+            "-o",
+            str(target),
+            "-lpthread",
+            "-lm",
+            "-ldl",
+        ]
 
     def archiver(self) -> tuple[str, ...] | None:
         """The `ar` of the compiler's architecture; zig has its own. None if there is none."""

@@ -15,9 +15,10 @@ import numpy as np
 from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
+from treadle.artifact.store import store_of
 from treadle.artifact.weights import ALIGNMENT
-from treadle.backends.c.compiler import Unit, compile_objects, find_toolchain, write
-from treadle.backends.c.open_artifact import artifact_text
+from treadle.backends.c.compiler import Unit, build_library, compile_objects, find_toolchain, write
+from treadle.backends.c.open_artifact import LIBRARY, artifact_text
 from treadle.backends.interface import file_names
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
@@ -382,6 +383,51 @@ def write_library(
     _archive(objects, [*sources, "library"], folder / f"lib{name}.a", target)
 
 
+BOUND = "treadle_model"
+"""What the names of a bound library begin with."""
+
+
+def bound_library(artifact: Artifact) -> tuple[Path, Path | None]:
+    """The functions of a C library for an artifact's own `model.so`, which the program opens at run time, and its file
+    of weights, if it has any: both in the cache, compiled for this machine.
+
+    The library has the names of `NAME.h` with `treadle_model` for `NAME`, and three more. `treadle_model_bind(handle)`
+    takes the kernels of what `dlopen` gave, and comes first. `treadle_model_counts` are the numbers of inputs, outputs
+    and dimensions. `treadle_model_shown` says where a call shows each dimension: an input, and which of its dimensions.
+
+    TreadleError for an artifact whose tensors a caller could not give or take without padding: some lie in the largest
+    shape, depend on data, or show a dimension in expressions only.
+    """
+    manifest, store = artifact.manifest, store_of(load_environment())
+    shown = _shown(manifest)
+    with store.writing() as scratch:
+        made = scratch / "weights"
+        offsets, size, sha256 = _write_weights(artifact, made)
+
+        def move(path: Path) -> None:
+            made.replace(path)
+
+        weights = store.fetch("libraries", sha256, ".weights", move) if size else None
+        entry = _entry(BOUND, manifest, library_header(BOUND, manifest, size), offsets, size, sha256, shown)
+        headers = {name: text for name, text in artifact_text(artifact)[1].items() if name == "pool.h"}
+        headers["sha256.h"] = (_SOURCES / "sha256.h").read_text()
+        return build_library([entry], headers=headers), weights
+
+
+def _shown(manifest: Manifest) -> str:
+    """Of each dimension the first input that has it, and where, as C; TreadleError as `bound_library`."""
+    where: dict[str, str] = {}
+    for number, tensor in enumerate(_inputs(manifest)):
+        for axis, text in enumerate(tensor.extents):
+            where.setdefault(text.strip(), f"{{{number}, {axis}}}")
+    hidden = [dim.name for dim in manifest.symbols if dim.name not in where]
+    padded = [t.name for t in (*_inputs(manifest), *_outputs(manifest)) if t.extents and not t.dense]
+    if manifest.found or hidden or padded:
+        what = "an extent depends on data" if manifest.found else f"'{(hidden or padded)[0]}' changes from call to call"
+        raise TreadleError(what, "a library that is opened at run time", "fixed shapes, or dense ranges")
+    return f"{{{', '.join([where[dim.name] for dim in manifest.symbols] or ['{0, 0}'])}}}"
+
+
 def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]:
     """Writes the constants, equal ones once; the byte of each, the size of all, and their sha256. None: no file."""
     positions: dict[str, int] = {}
@@ -416,8 +462,10 @@ def _renaming(name: str, words: Sequence[str]) -> str:
     return "\n".join(f"#define {word} {name}__{word}" for word in words)
 
 
-def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
-    """The unit with the functions of the header."""
+def _entry(
+    name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str, shown: str | None = None
+) -> Unit:
+    """The unit with the functions of the header; `shown`: of a library that is bound to another one."""
     _, *features = manifest.machine.split()
     states = [
         f"{{{s.argument}, {s.result}, {max(1, manifest.inputs[s.argument].num_bytes)}, {int(s.in_place)}}}"
@@ -441,7 +489,9 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
         "NEEDS": f"{{{needs}}}",
     }
     lines = [f"#define {word} {text}" for word, text in definitions.items()]
-    renaming = _renaming(name, (*_POOL, *_HOST))
+    if shown is not None:
+        lines += [f"#define SHOWN {shown}", f'#define KERNELS "{manifest.files[LIBRARY]}"']
+    renaming = "" if shown is not None else _renaming(name, (*_POOL, *_HOST))
     text = (_SOURCES / "library.c").read_text()
     return Unit("library", "\n".join([renaming, header, tensor_tables(name, manifest), *lines, text]))
 

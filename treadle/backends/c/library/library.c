@@ -8,6 +8,8 @@
  * EXTENTS        how many of the inputs, the last ones, are extents
  * STATES         how many tensors are kept between calls, KEPT: their numbers, bytes, and whether they are in place
  * NEEDS          features of the processor that the kernels use, {NULL} at the end
+ * SHOWN          only where the kernels and the pool are in another library, which is opened at run time: of each
+ *                dimension an input, and which of its dimensions it is; KERNELS: the sha256 of that library
  */
 #include "pool.h"
 #include "sha256.h"
@@ -31,7 +33,34 @@
 
 enum { ALIGNMENT = 64 };
 
+#ifdef SHOWN
+#include <dlfcn.h>
+
+static struct {
+    void (*run)(struct treadle_pool *, void *const *, void *const *, void *const *, char *);
+    struct treadle_pool *(*create)(long);
+    void (*destroy)(struct treadle_pool *);
+    const long *layout;
+} kernels;
+#define treadle_run (*kernels.run)
+#define treadle_pool_create (*kernels.create)
+#define treadle_pool_destroy (*kernels.destroy)
+#define treadle_pool_layout (*kernels.layout)
+
+const int OURS(counts)[] = {OURS(NUM_INPUTS), OURS(NUM_OUTPUTS), OURS(NUM_DIMENSIONS)};
+const int OURS(shown)[][2] = SHOWN;
+const char OURS(kernels)[] = KERNELS; /* so that no two libraries have the same bytes, and are one to the loader */
+
+/* Takes the kernels and the pool of a library that dlopen gave; 0 if it has none. */
+int OURS(bind)(void *library) {
+    void *found[] = {dlsym(library, "treadle_run"), dlsym(library, "treadle_pool_create"),
+                     dlsym(library, "treadle_pool_destroy"), dlsym(library, "treadle_pool_layout")};
+    memcpy(&kernels, found, sizeof kernels);
+    return found[0] && found[1] && found[2] && found[3];
+}
+#else
 void treadle_run(struct treadle_pool *pool, void *const *inputs, void *const *outputs, void *const *constants, char *arena);
+#endif
 
 /* Libraries of other versions read this: `layout` stays first, and other changes need another number of the layout. */
 struct treadle_threads {
