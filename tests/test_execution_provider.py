@@ -452,3 +452,44 @@ def test_light_models(tmp_path: Path, name: str):
     (entry,) = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_inputs()
     run = check(path, {entry.name: numbers(1, 3, 224, 224)}, rtol=1e-3, atol=1e-5)
     assert len(parts(run)) == 1
+
+
+@pytest.mark.slow
+def test_a_host_without_python(tmp_path: Path):
+    """A program in C registers the library; a model of open shapes has it start the compiler."""
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    found = sorted(folder.glob("libonnxruntime.so.*"))
+    if not found or (compiler := shutil.which("gcc")) is None:
+        pytest.skip("no libonnxruntime.so in this wheel, or no gcc")
+    (tmp_path / "libonnxruntime.so.1").symlink_to(found[0])
+    (tmp_path / "m.onnx").write_bytes(OPEN)
+    source, library, host = (
+        Path(__file__).parent / "helpers" / "provider_host.c",
+        tmp_path / "libonnxruntime.so.1",
+        tmp_path / "host",
+    )
+    subprocess.run([compiler, "-w", str(source), str(library), f"-Wl,-rpath,{tmp_path}", "-o", str(host)], check=True)
+    arguments = [str(host), str(treadle.onnxruntime.provider_library()), str(tmp_path / "m.onnx")]
+    done = subprocess.run(arguments, capture_output=True, check=True, text=True)
+    assert float(done.stdout) == pytest.approx(np.maximum(np.full((4, 8), 0.5) @ W, 0).sum(), abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_forked_child_has_a_compiler_of_its_own():
+    """Both ask for new shapes: answers of one must not reach the other."""
+    program = """if True:
+        import numpy, onnxruntime, os, sys, treadle.onnxruntime, warnings
+        treadle.onnxruntime.register()
+        options = onnxruntime.SessionOptions()
+        session = onnxruntime.InferenceSession(sys.stdin.buffer.read(), options, providers=["TreadleExecutionProvider"])
+        def shapes(first):
+            return [session.run(None, {"x": numpy.ones((n, 8), numpy.float32)})[0].shape[0] for n in (first, first + 2)]
+        assert shapes(1) == [1, 3]
+        warnings.simplefilter("ignore")
+        child = os.fork()
+        found = shapes(3000 if child else 5000)
+        if not child:
+            os._exit(0 if found == [5000, 5002] else 1)
+        assert found == [3000, 3002] and os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", program], input=OPEN, check=True)

@@ -25,8 +25,10 @@ def provider_library() -> Path:
     """The path of the provider's library, which is compiled if the cache does not have it.
 
     Programs in C and C++ give it to `RegisterExecutionProviderLibrary`. It starts this Python as the compiler.
-    TreadleError if there is no C compiler.
+    TreadleError if there is no C compiler, and on other systems than Linux.
     """
+    if sys.platform != "linux":
+        raise TreadleError(f"no execution provider on {sys.platform}", "provider_library", "Linux")
     headers = {path.name: path.read_text() for path in sorted((_HERE / "provider").glob("*.h"))}
     headers["sha256.h"] = (Path(static_library.__file__).parent / "library" / "sha256.h").read_text()
     definitions = {
@@ -51,7 +53,7 @@ def register(name: str = PROVIDER) -> Path:
     ```
     name: under which ONNX Runtime has the library, for `onnxruntime.unregister_execution_provider_library`
 
-    TreadleError: ONNX Runtime is not installed, or older than 1.24, or does not take the library.
+    TreadleError: ONNX Runtime is not installed, or older than 1.24, or does not take the library; no C compiler.
     """
     try:
         runtime = importlib.import_module("onnxruntime")

@@ -15,7 +15,7 @@ import numpy as np
 from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
-from treadle.artifact.store import store_of
+from treadle.artifact.store import digest, store_of
 from treadle.artifact.weights import ALIGNMENT
 from treadle.backends.c.compiler import Unit, build_library, compile_objects, find_toolchain, write
 from treadle.backends.c.open_artifact import LIBRARY, artifact_text
@@ -364,7 +364,8 @@ def write_library(
     """
     manifest = artifact.manifest
     progress("writing weights", 0.0)
-    offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
+    offsets, size = _weight_offsets(manifest)
+    sha256 = _write_weights(artifact, folder / f"{name}.weights") if size else hashlib.sha256().hexdigest()
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
     examples = ["run", *(["generate"] if is_decoder(manifest) else [])]
@@ -375,7 +376,7 @@ def write_library(
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
     progress("compiling C", 0.2)
     objects = compile_objects(_renamed(sources, name), headers=headers, target=target)
-    entry = _entry(name, manifest, header, offsets, size, digest)
+    entry = _entry(name, manifest, header, offsets, size, sha256)
     headers["sha256.h"] = (_SOURCES / "sha256.h").read_text()
     base = TARGETS[_BASE[manifest.machine.split()[0]]]
     objects += compile_objects([entry], headers=headers, target=base)
@@ -399,18 +400,17 @@ def bound_library(artifact: Artifact) -> tuple[Path, Path | None]:
     shape, depend on data, or show a dimension in expressions only.
     """
     manifest, store = artifact.manifest, store_of(load_environment())
-    shown = _shown(manifest)
-    with store.writing() as scratch:
-        made = scratch / "weights"
-        offsets, size, sha256 = _write_weights(artifact, made)
+    offsets, size = _weight_offsets(manifest)
+    header = library_header(BOUND, manifest, size)
+    entry = _entry(BOUND, manifest, header, offsets, size, "", _shown(manifest))
+    headers = {name: text for name, text in artifact_text(artifact)[1].items() if name == "pool.h"}
+    with store.writing():  # until both are there, nobody evicts them
+        key = digest(*(manifest.files[f"{WEIGHTS}/{tensor.name}"] for tensor in manifest.constants))
 
-        def move(path: Path) -> None:
-            made.replace(path)
+        def write_weights(path: Path) -> None:
+            _write_weights(artifact, path)
 
-        weights = store.fetch("libraries", sha256, ".weights", move) if size else None
-        entry = _entry(BOUND, manifest, library_header(BOUND, manifest, size), offsets, size, sha256, shown)
-        headers = {name: text for name, text in artifact_text(artifact)[1].items() if name == "pool.h"}
-        headers["sha256.h"] = (_SOURCES / "sha256.h").read_text()
+        weights = store.fetch("libraries", key, ".weights", write_weights) if size else None
         return build_library([entry], headers=headers), weights
 
 
@@ -428,23 +428,26 @@ def _shown(manifest: Manifest) -> str:
     return f"{{{', '.join([where[dim.name] for dim in manifest.symbols] or ['{0, 0}'])}}}"
 
 
-def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]:
-    """Writes the constants, equal ones once; the byte of each, the size of all, and their sha256. None: no file."""
-    positions: dict[str, int] = {}
-    hasher, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        for tensor in artifact.manifest.constants:
-            if tensor.name in positions:
-                continue
-            data = artifact.read(f"{WEIGHTS}/{tensor.name}")
-            padded = data + bytes(-len(data) % ALIGNMENT)
+def _weight_offsets(manifest: Manifest) -> tuple[list[int], int]:
+    """Where each constant begins in the file of weights, which has equal ones once, and the bytes of all."""
+    positions, size = dict[str, int](), 0
+    for tensor in manifest.constants:
+        if tensor.name not in positions:
             positions[tensor.name] = size
+            size += -(-tensor.num_bytes // ALIGNMENT) * ALIGNMENT
+    return [positions[tensor.name] for tensor in manifest.constants], size
+
+
+def _write_weights(artifact: Artifact, path: Path) -> str:
+    """Writes the constants, each at its offset; the sha256 of all."""
+    hasher = hashlib.sha256()
+    with path.open("wb") as file:
+        for name in dict.fromkeys(tensor.name for tensor in artifact.manifest.constants):
+            data = artifact.read(f"{WEIGHTS}/{name}")
+            padded = data + bytes(-len(data) % ALIGNMENT)
             file.write(padded)
             hasher.update(padded)
-            size += len(padded)
-    if size == 0:
-        path.unlink()
-    return [positions[tensor.name] for tensor in artifact.manifest.constants], size, hasher.hexdigest()
+    return hasher.hexdigest()
 
 
 def _renamed(sources: dict[str, str], name: str) -> list[Unit]:
@@ -463,7 +466,7 @@ def _renaming(name: str, words: Sequence[str]) -> str:
 
 
 def _entry(
-    name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str, shown: str | None = None
+    name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, sha256: str, shown: str | None = None
 ) -> Unit:
     """The unit with the functions of the header; `shown`: of a library that is bound to another one."""
     _, *features = manifest.machine.split()
@@ -477,7 +480,7 @@ def _entry(
         "CONSTANTS": str(len(offsets)),
         "OFFSETS": _listed(offsets),
         "WEIGHTS_BYTES": str(size),
-        "WEIGHTS_DIGEST": f"{{{', '.join(map(str, bytes.fromhex(digest)))}}}",
+        "WEIGHTS_DIGEST": f"{{{', '.join(map(str, bytes.fromhex(sha256)))}}}",
         "ARENA_BYTES": str(arena_bytes(manifest)),
         "INPUTS": str(len(manifest.inputs)),
         "OUTPUTS": str(len(manifest.outputs)),

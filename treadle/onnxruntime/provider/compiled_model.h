@@ -84,10 +84,8 @@ static long default_threads(void) {
     const char *text = getenv("TREADLE_NUM_THREADS");
     long count = text ? strtol(text, NULL, 10) : 0;
     if (count > 0) return count;
-#if defined(__linux__)
     cpu_set_t cpus;
     if (!sched_getaffinity(0, sizeof cpus, &cpus)) return CPU_COUNT(&cpus);
-#endif
     count = sysconf(_SC_NPROCESSORS_ONLN);
     return count > 0 ? count : 1;
 }

@@ -22,7 +22,7 @@ extern char **environ;
 
 struct compiler {
     pthread_mutex_t turn;
-    pid_t process; /* 0: none */
+    pid_t process, owner; /* 0: none; and the process that started it: a forked child needs its own */
     int socket;
 };
 
@@ -61,6 +61,7 @@ static int start_compiler(struct compiler *c) {
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     c->socket = ends[0];
+    c->owner = getpid();
     if (!code) return 0;
     close(ends[0]);
     c->process = 0;
@@ -70,7 +71,7 @@ static int start_compiler(struct compiler *c) {
 static void end_compiler(struct compiler *c) {
     if (!c->process) return;
     close(c->socket);
-    while (waitpid(c->process, NULL, 0) < 0 && errno == EINTR) continue;
+    while (c->owner == getpid() && waitpid(c->process, NULL, 0) < 0 && errno == EINTR) continue;
     c->process = 0;
 }
 
@@ -119,7 +120,7 @@ static OrtStatus *ask(const OrtApi *api, struct compiler *c, const struct bytes 
     if (request->failed) return no_memory(api);
     pthread_mutex_lock(&c->turn);
     for (int attempt = 0; attempt < 2 && !*answer && !code; attempt++) {
-        if (attempt) end_compiler(c);
+        if (attempt || c->owner != getpid()) end_compiler(c);
         if (!c->process) code = start_compiler(c);
         if (!code) *answer = exchange(c, request, size);
     }

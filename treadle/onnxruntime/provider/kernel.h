@@ -26,6 +26,7 @@ struct factory {
 /* A folder of models, for as long as something may have to be compiled of them. */
 struct folder {
     int users;
+    pid_t owner; /* a forked child uses it, and leaves it */
     char path[];
 };
 
@@ -80,6 +81,7 @@ static struct folder *make_folder(void) {
     struct folder *made = malloc(sizeof *made + 4096);
     if (!made) return NULL;
     made->users = 1;
+    made->owner = getpid();
     int size = snprintf(made->path, 4000, "%s/treadle-onnxruntime-XXXXXX", root && *root ? root : "/tmp");
     if (size < 4000 && mkdtemp(made->path)) return made;
     free(made);
@@ -104,7 +106,7 @@ static void leave_folder(struct session *s, struct folder *folder) {
     int left = --folder->users;
     pthread_mutex_unlock(&s->lock);
     if (left) return;
-    remove_folder(folder->path);
+    if (folder->owner == getpid()) remove_folder(folder->path);
     free(folder);
 }
 
@@ -316,13 +318,8 @@ static OrtStatus *pack_context(const OrtApi *api, const struct part *part, struc
 
 /* A file that no other process can change, and its path; below 0 if there is none. */
 static int private_file(const char *data, size_t size, char *path, size_t room) {
-#if defined(__linux__)
     int file = memfd_create("treadle-model", MFD_CLOEXEC);
     snprintf(path, room, "/proc/%ld/fd/%d", (long)getpid(), file);
-#else
-    snprintf(path, room, "/tmp/treadle-model-XXXXXX");
-    int file = mkstemp(path);
-#endif
     while (file >= 0 && size) {
         ssize_t written = write(file, data, size);
         if (written <= 0) {
