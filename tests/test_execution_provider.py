@@ -404,6 +404,15 @@ def test_registering_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
         treadle.onnxruntime.register()
 
 
+def test_systems_on_which_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(TreadleError, match="this Python does not know its interpreter"):
+        treadle.onnxruntime.provider_library()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(TreadleError, match="no execution provider on darwin; accepted: Linux"):
+        treadle.onnxruntime.provider_library()
+
+
 @pytest.mark.slow
 def test_a_library_is_registered_once_and_unregistered():
     program = """if True:

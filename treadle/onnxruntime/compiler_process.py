@@ -130,6 +130,7 @@ def partition(folder: Path, options: Mapping[str, str], answer: _Answer) -> None
     parts = graph.parts(taken, reports)
     answer.fields.append(len(parts))
     for part in parts:
+        (folder / _file(part)).write_bytes(part.model.SerializeToString())  # others may have had its name
         found = made[part.positions]
         libraries = ["", "", ""] if found is None else found.fields
         answer.fields += ["" if part.is_static else _file(part), *libraries, len(part.positions), *part.positions]

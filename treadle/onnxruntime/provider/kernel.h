@@ -490,8 +490,8 @@ static OrtStatus *make_context(const struct kernel *k, const OrtGraph *graph, co
         status = api->GetModelEditorApi()->CreateNode(
             "EPContext", "com.microsoft", name, (const char *const *)k->inputs, k->num_inputs,
             (const char *const *)k->outputs, k->num_outputs, attributes, 5, node);
-    for (int i = 0; i < 5 && status; i++) {
-        if (attributes[i]) api->ReleaseOpAttr(attributes[i]);
+    for (int i = 0; i < 5; i++) {
+        if (attributes[i]) api->ReleaseOpAttr(attributes[i]); /* the node has copies */
     }
     return status;
 }

@@ -241,28 +241,27 @@ static struct kernel *make_kernel(struct session *s) {
     return k;
 }
 
-static OrtStatus *compile(OrtEp *this, const OrtGraph **graphs, const OrtNode **fused, size_t count,
-                          OrtNodeComputeInfo **infos, OrtNode **contexts) {
-    struct session *s = (struct session *)this;
-    OrtStatus *status = NULL;
-    for (size_t i = 0; i < count && !status; i++) {
-        struct kernel *k = make_kernel(s);
-        if (!k) return no_memory(s->factory->api);
-        status = compile_graph(k, graphs[i], fused[i], &contexts[i]);
-        if (status)
-            close_kernel(k);
-        else
-            infos[i] = &k->table;
-    }
-    drop_parts(s);
-    return status;
-}
-
 static void release_compute_infos(OrtEp *this, OrtNodeComputeInfo **infos, size_t count) {
     (void)this;
     for (size_t i = 0; i < count; i++) {
         if (infos[i]) close_kernel((struct kernel *)infos[i]);
     }
+}
+
+static OrtStatus *compile(OrtEp *this, const OrtGraph **graphs, const OrtNode **fused, size_t count, OrtNodeComputeInfo **infos,
+                          OrtNode **contexts) {
+    struct session *s = (struct session *)this;
+    OrtStatus *status = NULL;
+    size_t made = 0;
+    for (; made < count && !status; made++) {
+        struct kernel *k = make_kernel(s);
+        infos[made] = k ? &k->table : NULL;
+        status = k ? compile_graph(k, graphs[made], fused[made], &contexts[made]) : no_memory(s->factory->api);
+    }
+    if (status) release_compute_infos(this, infos, made);
+    for (size_t i = 0; i < made && status; i++) infos[i] = NULL;
+    drop_parts(s);
+    return status;
 }
 
 /* The session, and its options. */
