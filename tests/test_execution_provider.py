@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from tests.helpers.environment import environment_with
 from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import require_model
 from treadle.errors import TreadleError
+from treadle.onnxruntime import compiler_process
 
 onnxruntime: Any = pytest.importorskip("onnxruntime")
 
@@ -242,6 +244,54 @@ def test_parts_inside_of_a_branch():
     assert ["Mul"] in parts(run) and ["MatMul"] in parts(run)
 
 
+LOOP = """
+<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>
+graph (float[4,4] x) => (float[4,4] y) {
+    n = Constant <value = int64 {3}> ()
+    k = Constant <value = bool {1}> ()
+    a = Exp (x)
+    y = Loop (n, k, a) <body = b (int64 i, bool c, float[4,4] v) => (bool d, float[4,4] w)
+        { d = Identity (c)  u = Tanh (v)  r = OPERATOR (u)  w = Add (r, a) }>
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "operator, expected",
+    [("Relu", [["Exp", "Loop"]]), ("com.microsoft.Inverse", [["Add"], ["Exp"], ["Tanh"]])],
+)
+def test_loops_are_taken_as_a_whole_or_in_parts(operator: str, expected: list[list[str]]):
+    given = onnx.parser.parse_model(LOOP.replace("OPERATOR", operator)).SerializeToString()
+    assert parts(check(given, {"x": numbers(4, 4)}, rtol=1e-2)) == expected
+
+
+@pytest.mark.slow
+def test_branches_whose_arguments_are_padded_are_compiled_for_each_shape():
+    text = BRANCHES.replace("OPERATOR", "Add (u, a)").replace("[2,", "[n,")
+    given = onnx.parser.parse_model(text).SerializeToString()
+    check(given, *({"x": numbers(n, 8), "w": W, "c": np.array(n > 2)} for n in (2, 3, 5)))
+
+
+@pytest.mark.slow
+def test_weights_of_few_bits():
+    """Two elements are in a byte. ONNX Runtime rounds the other operand, too, so that NumPy is the oracle."""
+    q = np.arange(256).reshape(32, 8) % 7 - 3
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["d"]), helper.make_node("MatMul", ["x", "d"], ["y"])]
+    weights = [
+        helper.make_tensor("q", TensorProto.INT4, [32, 8], q.reshape(-1)),
+        numpy_helper.from_array(np.asarray(0.1, np.float32), "s"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, k]) for n, k in (("x", 32), ("y", 8)))
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
+    run = session(proto.SerializeToString())
+    (result,) = run.run(None, {"x": numbers(4, 32)})
+    np.testing.assert_allclose(result, numbers(4, 32) @ (q * np.float32(0.1)), 1e-4, 1e-5)
+    assert parts(run) == [["DequantizeLinear", "MatMul"]]
+
+
 @pytest.mark.slow
 def test_weights_in_a_file(tmp_path: Path):
     proto = ModelProto.FromString(
@@ -393,6 +443,24 @@ def test_an_older_runtime_is_refused():
     factory, count = ctypes.c_void_p(), ctypes.c_size_t()
     assert library.CreateEpFactories(b"x", base, None, ctypes.byref(factory), ctypes.c_size_t(1), ctypes.byref(count))
     assert said == [(11, b"Treadle: ONNX Runtime is version 1.20.1; accepted: 1.24 or newer")]
+
+
+def test_the_compiler_answers_whatever_it_is_asked(tmp_path: Path):
+    """A request that fails is an answer with an error, and the process goes on."""
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    requests = [("partition", str(tmp_path)), ("partition", str(tmp_path / "none")), ("options", "precision", "f7")]
+    host, process = socket.socketpair()
+    thread = threading.Thread(target=compiler_process.serve, args=(process,))
+    thread.start()
+    for words, expected in zip(requests, ("DecodeError", "FileNotFoundError", "unknown precision 'f7'"), strict=True):
+        data = b"".join(word.encode() + b"\0" for word in words)
+        host.sendall(len(data).to_bytes(8, "little") + data)
+        size = int.from_bytes(host.recv(8, socket.MSG_WAITALL), "little")
+        messages, error, *rest = host.recv(size, socket.MSG_WAITALL).decode().split("\0")
+        assert messages == "0" and error.startswith("Treadle: ") and expected in error and rest == [""]
+    host.close()
+    thread.join()
+    process.close()
 
 
 def test_registering_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):

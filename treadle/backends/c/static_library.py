@@ -422,9 +422,13 @@ def _shown(manifest: Manifest) -> str:
             where.setdefault(text.strip(), f"{{{number}, {axis}}}")
     hidden = [dim.name for dim in manifest.symbols if dim.name not in where]
     padded = [t.name for t in (*_inputs(manifest), *_outputs(manifest)) if t.extents and not t.dense]
-    if manifest.found or hidden or padded:
-        what = "an extent depends on data" if manifest.found else f"'{(hidden or padded)[0]}' changes from call to call"
-        raise TreadleError(what, "a library that is opened at run time", "fixed shapes, or dense ranges")
+    problems = [
+        *(f"extent {name} depends on data" for name in manifest.found),
+        *(f"no input has the dimension '{name}' by itself" for name in hidden),
+        *(f"'{name}' lies in its largest shape, of which a call has a part" for name in padded),
+    ]
+    if problems:
+        raise TreadleError(problems[0], "a library that is opened at run time", "fixed shapes, or dense ranges")
     return f"{{{', '.join([where[dim.name] for dim in manifest.symbols] or ['{0, 0}'])}}}"
 
 
