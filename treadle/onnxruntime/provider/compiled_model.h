@@ -61,7 +61,8 @@ struct pool {
     struct treadle_threads *threads;
     void (*destroy)(struct treadle_threads *);
     void **handles;
-    size_t opened;
+    int *files; /* which libraries lie in that came as bytes: they are closed after these, so that no two have one path */
+    size_t opened, num_files;
 };
 
 /* A tensor of a model: its number among those of the node, and ONNX's number of its elements' type. */
@@ -161,11 +162,25 @@ static OrtStatus *open_library(const OrtApi *api, struct pool *pool, const char 
     return status;
 }
 
+/* Closes a file with the pool; 0 if memory ran out. */
+static int keep_file(struct pool *pool, int file) {
+    pthread_mutex_lock(&pool->lock);
+    int *grown = realloc(pool->files, (pool->num_files + 1) * sizeof *grown);
+    if (grown) {
+        pool->files = grown;
+        pool->files[pool->num_files++] = file;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return grown != NULL;
+}
+
 /* Ends the threads, and closes the libraries, whose models are closed by then. */
 static void close_pool(struct pool *pool) {
     if (pool->threads) pool->destroy(pool->threads);
     while (pool->opened) dlclose(pool->handles[--pool->opened]);
+    while (pool->num_files) close(pool->files[--pool->num_files]);
     free(pool->handles);
+    free(pool->files);
     pthread_mutex_destroy(&pool->lock);
 }
 

@@ -68,7 +68,6 @@ struct kernel {
     int each_alone; /* ranges of shapes were tried in vain */
     struct compiled *compiled[MOST_COMPILED];
     size_t num_compiled;
-    int files[2]; /* those of libraries that came as bytes, or -1 */
     struct form *forms[MOST_FORMS];
     size_t num_forms;
     unsigned long long calls;
@@ -352,30 +351,21 @@ static OrtStatus *check_context(const struct kernel *k, const struct bytes *cont
     return NULL;
 }
 
-/* Opens a compiled model from its bytes. The files of its libraries stay open, so that no others get their paths; the
- * loader takes libraries of one path for one. */
+/* Opens a compiled model from its bytes. The files of its libraries stay open as long as these: the loader takes libraries
+ * of one path for one. */
 static OrtStatus *unpack_context(struct kernel *k, const struct bytes *content) {
     const OrtApi *api = k->session->factory->api;
     struct context_head head;
     const char *parts[4];
     char paths[3][64] = {"", "", ""};
-    int files[3] = {-1, -1, -1};
     RETURN_IF_FAILED(check_context(k, content, &head, parts));
-    OrtStatus *status = NULL;
-    for (int i = 0; i < 3 && !status; i++) {
-        files[i] = private_file(parts[i], head.sizes[i], paths[i], sizeof paths[i]);
-        if (files[i] < 0) status = failed(api, k->name, strerror(errno));
+    for (int i = 0; i < 3; i++) {
+        int file = private_file(parts[i], head.sizes[i], paths[i], sizeof paths[i]);
+        if (file < 0) return failed(api, k->name, strerror(errno));
+        if (!keep_file(&k->session->pool, file)) return no_memory(api);
     }
     const struct paths opened = {paths[0], paths[1], paths[2]};
-    if (!status) status = open_for(k, &opened);
-    for (int i = 0; i < 3; i++) {
-        if (files[i] < 0) continue;
-        if (status || i == 2)
-            close(files[i]);
-        else
-            k->files[i] = files[i];
-    }
-    return status;
+    return open_for(k, &opened);
 }
 
 /* The path of a file beside a model, whose name must not lead elsewhere. */

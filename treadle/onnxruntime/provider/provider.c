@@ -236,7 +236,6 @@ static struct kernel *make_kernel(struct session *s) {
     if (!k) return NULL;
     k->table = (OrtNodeComputeInfo){ORT_VERSION, create_state, compute, release_state};
     k->session = s;
-    k->files[0] = k->files[1] = -1;
     pthread_mutex_init(&k->lock, NULL);
     return k;
 }
