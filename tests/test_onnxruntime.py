@@ -77,7 +77,7 @@ def test_signatures_and_names_are_those_of_onnx_runtime() -> None:
         wanted = {name: parameter.default for name, parameter in other.parameters.items()}
         assert {name: parameter.default for name, parameter in own.parameters.items()} == wanted, method
     assert {name for name in ort.__all__ if name not in dir(real)} == {
-        "Fail", "InvalidArgument", "InvalidProtobuf", "NoSuchFile", "Unsupported",
+        "Fail", "InvalidArgument", "InvalidProtobuf", "NoSuchFile", "Unsupported", "provider_library", "register",
     }  # fmt: skip
     for own, other in ((ort.SessionOptions(), real.SessionOptions()), (ort.RunOptions(), real.RunOptions())):
         for name in (each for each in dir(other) if not each.startswith("_") and hasattr(own, each)):

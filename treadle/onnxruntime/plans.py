@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
+from typing import TypeVar
 
+from treadle.errors import TreadleError
+from treadle.frontends.onnx import ValueNeeded
 from treadle.shapes.dim import LARGEST, Dim
 from treadle.shapes.dynamic import ExtentExpression
 
 Form = Mapping[str, tuple[int, ...]]
 """The shapes of a call, by input."""
 Extent = int | Dim | str
+Made = TypeVar("Made")
 
 USUAL = 1024
 """The largest extent that a range is made for where no call needs more, as for PyTorch (docs/adr/0081)."""
@@ -57,6 +61,28 @@ class Plan:
 def static_plan(form: Form) -> Plan:
     """A plan for one call's shapes."""
     return Plan({name: tuple(shape) for name, shape in form.items()})
+
+
+def compile_widest(
+    forms: Sequence[Form], names: Mapping[str, Sequence[str | int | None]], compile: Callable[[Plan], Made]
+) -> tuple[Made, str | None]:
+    """What the first plan for these calls gives that can be compiled, and, where that serves the last call alone while
+    ranges were tried, why: no range need be tried again. Raises what `compile` raises for the last call alone, and
+    ValueNeeded."""
+    first: tuple[Plan, TreadleError] | None = None
+    for plan in plans_for(forms, names):
+        if not plan.ranges:
+            break
+        try:
+            return compile(plan), None
+        except ValueNeeded:
+            raise
+        except TreadleError as error:
+            first = first or (plan, error)
+    made = compile(static_plan(forms[-1]))  # if this fails, it is not for the range
+    if first is None:
+        return made, None
+    return made, f"shapes are compiled one by one: no artifact for {first[0]}: {first[1]}"
 
 
 def plans_for(forms: Sequence[Form], names: Mapping[str, Sequence[str | int | None]]) -> list[Plan]:

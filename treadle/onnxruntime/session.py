@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ from treadle.onnxruntime.options import (
     SessionOptions,
     Unsupported,
 )
-from treadle.onnxruntime.plans import Form, Plan, plans_for, static_plan
+from treadle.onnxruntime.plans import Form, Plan, compile_widest, static_plan
 from treadle.plugins.loader import load_plugins
 from treadle.shapes.dim import Dim, parse_dim
 
@@ -359,21 +360,10 @@ class _Compiled:
         forms.append(form)
         while len(self._forms) > _KEPT:
             self._forms.popitem(last=False)
-        first: tuple[Plan, TreadleError] | None = None
-        for plan in plans_for(forms, self.names):
-            if not plan.ranges:
-                break
-            try:
-                return self._compile(plan, values)
-            except ValueNeeded:
-                raise
-            except TreadleError as error:
-                first = first or (plan, error)
-        made = self._compile(static_plan(form), values)  # if this fails, it is not for the range
-        if first is not None:
+        made, why_alone = compile_widest(forms, self.names, partial(self._compile, values=values))
+        if why_alone is not None:
             self._each_alone = True
-            words = f"shapes are compiled one by one: no artifact for {first[0]}: {first[1]}"
-            warnings.warn(words, TreadleWarning, stacklevel=5)
+            warnings.warn(why_alone, TreadleWarning, stacklevel=5)
         return made
 
     def _compile(self, plan: Plan, values: Mapping[str, Array]) -> CompiledModel:

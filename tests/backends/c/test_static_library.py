@@ -25,7 +25,7 @@ from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_
 from tests.helpers.waiting import HANGS
 from treadle.artifact.artifact import Artifact
 from treadle.artifact.decoder import is_decoder
-from treadle.backends.c.static_library import _need
+from treadle.backends.c.static_library import _need, bound_library
 from treadle.target.host import CPUINFO, FEATURES, features_of, host_target, needs_of, processor_words
 from treadle.tools.treadle_cli import main
 
@@ -573,3 +573,20 @@ def test_a_range_takes_calls_of_any_extent(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1 and "an extent is out of its dimension's range" in done.stderr
+
+
+def test_what_cannot_be_opened_at_run_time(tmp_path: Path):
+    """A library that a program opens and calls with a caller's tensors has no padding, and finds every extent."""
+    with treadle.compile(linear_model(tmp_path / "m.onnx")) as made:
+        manifest, artifact = made.manifest, made.artifact
+    (x,), n = manifest.inputs, treadle.Dim("n", 1, 2)
+    padded = replace(x, extents=("n", "8"))
+    hidden = replace(x, extents=("n + 1", "8"), dense=True)
+    for changed, message in (
+        (replace(manifest, found=("found0",)), "extent found0 depends on data"),
+        (replace(manifest, symbols=(n,), inputs=(padded,)), "'x' lies in its largest shape"),
+        (replace(manifest, symbols=(n,), inputs=(hidden,)), "no input has the dimension 'n' by itself"),
+    ):
+        artifact.manifest = changed
+        with pytest.raises(treadle.TreadleError, match=message):
+            bound_library(artifact)

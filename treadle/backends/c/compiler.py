@@ -46,6 +46,7 @@ _WIDEST = 64
 """Bytes of the widest vectors of x86-64; where kernels do not use vectors themselves, the compiler chooses."""
 WASM = "wasm32"
 """The architecture of WebAssembly: addresses, and so `long`, have 32 bits there, and libraries are modules."""
+_LIBRARIES = ("-lpthread", "-lm", "-ldl")
 _STACK_BYTES = 8 << 20
 """Of a module: kernels' local arrays stay below half of it."""
 _ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}
@@ -113,7 +114,7 @@ class Toolchain:
             seen = [f"-Wl,--export={name}" for name in exported]
             options = ("-mexec-model=reactor", f"-Wl,-z,stack-size={_STACK_BYTES}", "-s")
             return [*self.command, *self.more_flags, *options, *seen, *map(str, objects), "-o", str(target), "-lm"]
-        return [*self.command, *self.more_flags, "-shared", *map(str, objects), "-o", str(target), "-lpthread", "-lm"]
+        return [*self.command, *self.more_flags, "-shared", *map(str, objects), "-o", str(target), *_LIBRARIES]
 
     def archiver(self) -> tuple[str, ...] | None:
         """The `ar` of the compiler's architecture; zig has its own. None if there is none."""

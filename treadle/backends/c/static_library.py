@@ -15,9 +15,18 @@ import numpy as np
 from treadle.artifact.artifact import WEIGHTS, Artifact
 from treadle.artifact.decoder import is_decoder
 from treadle.artifact.manifest import WROTE_IT, Manifest, Tensor, dynamic_calls
+from treadle.artifact.store import digest, store_of
 from treadle.artifact.weights import ALIGNMENT
-from treadle.backends.c.compiler import WASM, Toolchain, Unit, compile_objects, find_toolchain, write
-from treadle.backends.c.open_artifact import artifact_text
+from treadle.backends.c.compiler import (
+    WASM,
+    Toolchain,
+    Unit,
+    build_library,
+    compile_objects,
+    find_toolchain,
+    write,
+)
+from treadle.backends.c.open_artifact import LIBRARY, artifact_text
 from treadle.backends.c.web_module import check_addresses, web_files, write_web_module
 from treadle.backends.interface import file_names
 from treadle.environment import load_environment
@@ -368,7 +377,8 @@ def write_library(
     if toolchain.is_wasm:
         check_addresses(manifest)
     progress("writing weights", 0.0)
-    offsets, size, digest = _write_weights(artifact, folder / f"{name}.weights")
+    offsets, size = _weight_offsets(manifest)
+    sha256 = _write_weights(artifact, folder / f"{name}.weights") if size else hashlib.sha256().hexdigest()
     header = library_header(name, manifest, size)
     (folder / f"{name}.h").write_text(header)
     examples = [] if toolchain.is_wasm else ["run", *(["generate"] if is_decoder(manifest) else [])]
@@ -379,7 +389,7 @@ def write_library(
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
     progress("compiling C", 0.2)
     objects = compile_objects(_renamed(sources, name), headers=headers, target=target)
-    entry = _entry(name, manifest, header, offsets, size, digest)
+    entry = _entry(name, manifest, header, offsets, size, sha256)
     headers["sha256.h"] = (_SOURCES / "sha256.h").read_text()
     base = TARGETS[_BASE[manifest.machine.split()[0]]]
     objects += compile_objects([entry], headers=headers, target=base)
@@ -389,23 +399,74 @@ def write_library(
         write_web_module(toolchain, objects, name, manifest, size, folder)
 
 
-def _write_weights(artifact: Artifact, path: Path) -> tuple[list[int], int, str]:
-    """Writes the constants, equal ones once; the byte of each, the size of all, and their sha256. None: no file."""
-    positions: dict[str, int] = {}
-    hasher, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        for tensor in artifact.manifest.constants:
-            if tensor.name in positions:
-                continue
-            data = artifact.read(f"{WEIGHTS}/{tensor.name}")
-            padded = data + bytes(-len(data) % ALIGNMENT)
+BOUND = "treadle_model"
+"""What the names of a bound library begin with."""
+
+
+def bound_library(artifact: Artifact) -> tuple[Path, Path | None]:
+    """The functions of a C library for an artifact's own `model.so`, which the program opens at run time, and its file
+    of weights, if it has any: both in the cache, compiled for this machine.
+
+    The library has the names of `NAME.h` with `treadle_model` for `NAME`, and three more. `treadle_model_bind(handle)`
+    takes the kernels of what `dlopen` gave, and comes first. `treadle_model_counts` are the numbers of inputs, outputs
+    and dimensions. `treadle_model_shown` says where a call shows each dimension: an input, and which of its dimensions.
+
+    TreadleError for an artifact whose tensors a caller could not give or take without padding: some lie in the largest
+    shape, depend on data, or show a dimension in expressions only.
+    """
+    manifest, store = artifact.manifest, store_of(load_environment())
+    offsets, size = _weight_offsets(manifest)
+    header = library_header(BOUND, manifest, size)
+    entry = _entry(BOUND, manifest, header, offsets, size, "", _shown(manifest))
+    headers = {name: text for name, text in artifact_text(artifact)[1].items() if name == "pool.h"}
+    with store.writing():  # until both are there, nobody evicts them
+        key = digest(*(manifest.files[f"{WEIGHTS}/{tensor.name}"] for tensor in manifest.constants))
+
+        def write_weights(path: Path) -> None:
+            _write_weights(artifact, path)
+
+        weights = store.fetch("libraries", key, ".weights", write_weights) if size else None
+        return build_library([entry], headers=headers), weights
+
+
+def _shown(manifest: Manifest) -> str:
+    """Of each dimension the first input that has it, and where, as C; TreadleError as `bound_library`."""
+    where: dict[str, str] = {}
+    for number, tensor in enumerate(_inputs(manifest)):
+        for axis, text in enumerate(tensor.extents):
+            where.setdefault(text.strip(), f"{{{number}, {axis}}}")
+    hidden = [dim.name for dim in manifest.symbols if dim.name not in where]
+    padded = [t.name for t in (*_inputs(manifest), *_outputs(manifest)) if t.extents and not t.dense]
+    problems = [
+        *(f"extent {name} depends on data" for name in manifest.found),
+        *(f"no input has the dimension '{name}' by itself" for name in hidden),
+        *(f"'{name}' lies in its largest shape, of which a call has a part" for name in padded),
+    ]
+    if problems:
+        raise TreadleError(problems[0], "a library that is opened at run time", "fixed shapes, or dense ranges")
+    return f"{{{', '.join([where[dim.name] for dim in manifest.symbols] or ['{0, 0}'])}}}"
+
+
+def _weight_offsets(manifest: Manifest) -> tuple[list[int], int]:
+    """Where each constant begins in the file of weights, which has equal ones once, and the bytes of all."""
+    positions, size = dict[str, int](), 0
+    for tensor in manifest.constants:
+        if tensor.name not in positions:
             positions[tensor.name] = size
+            size += -(-tensor.num_bytes // ALIGNMENT) * ALIGNMENT
+    return [positions[tensor.name] for tensor in manifest.constants], size
+
+
+def _write_weights(artifact: Artifact, path: Path) -> str:
+    """Writes the constants, each at its offset; the sha256 of all."""
+    hasher = hashlib.sha256()
+    with path.open("wb") as file:
+        for name in dict.fromkeys(tensor.name for tensor in artifact.manifest.constants):
+            data = artifact.read(f"{WEIGHTS}/{name}")
+            padded = data + bytes(-len(data) % ALIGNMENT)
             file.write(padded)
             hasher.update(padded)
-            size += len(padded)
-    if size == 0:
-        path.unlink()
-    return [positions[tensor.name] for tensor in artifact.manifest.constants], size, hasher.hexdigest()
+    return hasher.hexdigest()
 
 
 def _renamed(sources: dict[str, str], name: str) -> list[Unit]:
@@ -423,8 +484,10 @@ def _renaming(name: str, words: Sequence[str]) -> str:
     return "\n".join(f"#define {word} {name}__{word}" for word in words)
 
 
-def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, digest: str) -> Unit:
-    """The unit with the functions of the header."""
+def _entry(
+    name: str, manifest: Manifest, header: str, offsets: Sequence[int], size: int, sha256: str, shown: str | None = None
+) -> Unit:
+    """The unit with the functions of the header; `shown`: of a library that is bound to another one."""
     machine, *features = manifest.machine.split()
     states = [
         f"{{{s.argument}, {s.result}, {max(1, manifest.inputs[s.argument].num_bytes)}, {int(s.in_place)}}}"
@@ -436,7 +499,7 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
         "CONSTANTS": str(len(offsets)),
         "OFFSETS": _listed(offsets),
         "WEIGHTS_BYTES": str(size),
-        "WEIGHTS_DIGEST": f"{{{', '.join(map(str, bytes.fromhex(digest)))}}}",
+        "WEIGHTS_DIGEST": f"{{{', '.join(map(str, bytes.fromhex(sha256)))}}}",
         "ARENA_BYTES": str(arena_bytes(manifest)),
         "INPUTS": str(len(manifest.inputs)),
         "OUTPUTS": str(len(manifest.outputs)),
@@ -448,7 +511,9 @@ def _entry(name: str, manifest: Manifest, header: str, offsets: Sequence[int], s
         "NEEDS": f"{{{needs}}}",
     }
     lines = [f"#define {word} {text}" for word, text in definitions.items()]
-    renaming = _renaming(name, (*_POOL, *_HOST))
+    if shown is not None:
+        lines += [f"#define SHOWN {shown}", f'#define KERNELS "{manifest.files[LIBRARY]}"']
+    renaming = "" if shown is not None else _renaming(name, (*_POOL, *_HOST))
     text = (_SOURCES / "library.c").read_text()
     return Unit("library", "\n".join([renaming, header, tensor_tables(name, manifest), *lines, text]))
 

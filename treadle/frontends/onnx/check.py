@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -37,6 +37,7 @@ class NodeReport:
     becomes: the graph operators that stand for it, each once, in their order; none where its results are known
     operations: of arithmetic on elements, by the definitions of these operators
     bytes:   of their operands and results, each operator by itself
+    open:    its outputs with extents that are not numbers: those of a range, or that depend on data
     """
 
     name: str
@@ -46,6 +47,7 @@ class NodeReport:
     becomes: tuple[str, ...] = ()
     operations: int = 0
     bytes: int = 0
+    open: tuple[str, ...] = ()
 
     @property
     def supported(self) -> bool:
@@ -109,7 +111,10 @@ def _check_node(walk: GraphWalk, position: int) -> NodeReport:
         if not unknown:
             last = walk.block.last_op
             walk.convert(position)
-            return _supported(name, proto.op_type, _operators(walk.block.first_op if last is None else last.next_op))
+            made = [each for each in proto.output if each in walk.tensors]
+            changing = tuple(each for each in made if walk.tensors[each].extents is not None)
+            operators = _operators(walk.block.first_op if last is None else last.next_op)
+            return replace(_supported(name, proto.op_type, operators), open=changing)
         _find(walk.model, proto, walk.model.opsets, walk.where(position))
     except StoreError:  # of a full disk, which says nothing of the node
         raise
