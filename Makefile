@@ -112,6 +112,7 @@ docs: $(PACKAGES) ## regenerate the parts of the documentation that show code an
 	$(BIN)/python -m docs.build.operations
 	$(BIN)/python -m docs.build.embedding
 	$(BIN)/python -m docs.build.rules
+	$(BIN)/python -m docs.build.tutorials
 
 papers: $(MODELS) ## run what checks the four papers, slow tests, too, and count their items in docs/papers.md
 	$(BIN)/python -m pytest tests/papers -p xdist $(PARALLEL) -m "slow or not slow" -q
