@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from docs.build.tutorials import FOLDER, Step, disagreement, play, read, rewritten
+from examples import read_text
+from tests.models.catalog import require_model
 from treadle.errors import TreadleError
 
+README = FOLDER.parents[1] / "README.md"
 FAST = ("race-check-a-kernel",)
 """Those that `make test` has time for: the emulator is built once for all tests of a run."""
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "README")
@@ -27,6 +30,20 @@ def test_a_tutorial_shows_what_happens(name: str, tmp_path: Path) -> None:
     for _, played in play(read(text, name), tmp_path):
         for step, printed in played:
             assert disagreement(step, printed) is None, f"$ {step.command}\n{disagreement(step, printed)}"
+
+
+@pytest.mark.slow
+def test_the_first_command_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make demo` runs what is called here."""
+    require_model("ppocrv4_rec")
+    text = README.read_text()
+    (step,) = (step for block in read(text[: text.index("\n## ")]) for step in block.steps())
+    assert step.command == "make demo"
+    monkeypatch.chdir(tmp_path)
+    assert read_text.main([]) == 0
+    assert disagreement(step, capsys.readouterr().out) is None
 
 
 def shows(shown: str, printed: str, numbers_vary: bool = False) -> bool:
