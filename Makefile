@@ -10,6 +10,7 @@ PACKAGES := $(VENV)/.stamp-packages
 MODELS := $(VENV)/.stamp-models
 RUFF := $(VENV)/.stamp-ruff
 GPU := $(VENV)/.stamp-gpu
+DOCS := $(VENV)/.stamp-docs
 
 # Processes of one run compile the same modules and tests: the first keeps their bytecode for the others, ignored by git.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +38,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs \
+.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs site \
 	conformance papers bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -112,6 +113,11 @@ docs: $(PACKAGES) ## regenerate the parts of the documentation that show code an
 	$(BIN)/python -m docs.build.operations
 	$(BIN)/python -m docs.build.embedding
 	$(BIN)/python -m docs.build.rules
+	$(BIN)/python -m docs.build.tutorials
+
+site: $(DOCS) ## the documentation as a site in build/site, which needs no network and no server
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 papers: $(MODELS) ## run what checks the four papers, slow tests, too, and count their items in docs/papers.md
 	$(BIN)/python -m pytest tests/papers -p xdist $(PARALLEL) -m "slow or not slow" -q
@@ -158,6 +164,10 @@ $(MODELS): tests/models/packages.txt $(PACKAGES)
 $(VENV)/.stamp-wheels: $(wildcard $(WHEELS)/*.whl)
 	@mkdir -p $(VENV)/wheels
 	$(if $(WHEELS),$(PYTHON) benchmarks/install_wheels.py $(WHEELS) $(VENV)/wheels)
+	@touch $@
+
+$(DOCS): $(PACKAGES)
+	$(PIP) install --quiet --editable '.[docs]'
 	@touch $@
 
 $(GPU): $(PACKAGES)

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import ModuleOp
 
 from docs.build.excerpts import block, cut_digests, enclosing, indices_in_place, shortened
+from docs.build.peers import peers_table
 from docs.build.pipeline_picture import BOTH, draw_pipeline, steps_of
 from treadle.backends.c.printer import print_host, print_kernels
 from treadle.backends.cuda.printer import print_kernels as print_cuda_kernels
@@ -191,6 +192,7 @@ def _pass_table() -> str:
 EXCERPTS: Excerpts = {
     "stages": _stage_table,
     "passes": _pass_table,
+    "peers": peers_table,
     **{f"cpu {stage}": partial(_whole, "cpu", stage) for stage in STAGE_NAMES},
     "cpu decision": partial(_part, "cpu", "schedule", "graph.fused", 1),
     "cuda decision": partial(_part, GPU, "schedule", "graph.fused", 1),

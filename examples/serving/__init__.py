@@ -1,1 +1,1 @@
-"""Examples that serve compiled models."""
+"""Programs that serve compiled models; docs/serving.md and docs/language-models.md explain them."""
