@@ -94,9 +94,9 @@ def packed(document: Json) -> bytes:
     return zlib.compress(json.dumps(_shown(document), separators=(",", ":")).encode(), 3)
 
 
-def unpacked(content: bytes) -> Any:
-    """The document again."""
-    return json.loads(zlib.decompress(content))
+def json_of(content: bytes) -> str:
+    """A packed document as JSON, of ASCII alone."""
+    return zlib.decompress(content).decode()
 
 
 def _shown(value: Any) -> Any:
@@ -176,7 +176,7 @@ class Documents:
 
     def get(self, name: str) -> Any:
         """A document; KeyError if there is none."""
-        return unpacked(self.content[name])
+        return json.loads(json_of(self.content[name]))
 
     def add_text(self, text: str, found: IndexedText | None = None) -> int:
         """The number of a text, which is kept with its values if it is new."""
@@ -335,5 +335,5 @@ def code_document(code: Iterable[Code]) -> Json:
 
 __all__ = [
     "Code", "Documents", "IndexedText", "Interned", "Json", "Pass", "Recorder", "code_document", "code_of", "indexed",
-    "packed", "unpacked",
+    "json_of", "packed",
 ]  # fmt: skip
