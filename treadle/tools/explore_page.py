@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
 from xdsl.dialects.builtin import ModuleOp
 
+from treadle.bench.interleave import busy_text
 from treadle.compiler.pipeline import STAGES
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import nodes_of
@@ -18,11 +20,12 @@ from treadle.support.version import __version__
 from treadle.tools import charts
 from treadle.tools.explore_record import Documents, Json, code_document, indexed, json_of, packed
 from treadle.tools.explore_session import Session, Version, groups_of, ratio_of
-from treadle.tuning.in_model import Ratio
+from treadle.tuning.in_model import ModelTimes, Ratio
 
 _HERE = Path(__file__)
-SCRIPT = _HERE.with_name("explore.js")
+SCRIPTS = (_HERE.with_name("explore_text.js"), _HERE.with_name("explore.js"))
 _STYLE = _HERE.with_name("explore.css")
+_NAMES = {script.name for script in SCRIPTS}
 DATA = "data"
 INDEX = "index.html"
 _CALL = "treadleDocument"
@@ -49,7 +52,8 @@ def page(title: str, *, live: bool) -> str:
     _add_view(main, "code", hidden=True)
     SubElement(main, "aside", {"id": "value", "hidden": "", "aria-label": "value", "aria-live": "polite"})
     SubElement(SubElement(body, "noscript"), "p").text = "This page needs JavaScript."
-    SubElement(body, "script", {"src": SCRIPT.name}).text = " "
+    for script in SCRIPTS:
+        SubElement(body, "script", {"src": script.name}).text = " "
     return charts.page_text(root)
 
 
@@ -116,13 +120,19 @@ def _version(version: Version, groups: list[FusedOp]) -> Json:
         "number": version.number,
         "change": version.change,
         "groups": list(version.groups),
-        "timed": None if timed is None else timed.text,
+        "timed": None if timed is None else _told(timed),
         "ratio": None if timed is None else _spread(timed.whole),
-        "noise": None if timed is None else f"{timed.noise - 1:.1%}",
         "groupRatio": None if ratio is None else _spread(ratio),
         "note": version.note,
         "verdicts": [{"where": each.where, "text": each.text, "agrees": each.agrees} for each in version.verdicts],
     }
+
+
+def _told(timed: ModelTimes) -> str:
+    """The medians of calls, and what they are worth."""
+    before, after = (f"{statistics.median(side) * 1e3:.4g}" for side in timed.calls)
+    noise = f"two runs of the version before differ by up to {timed.noise - 1:.1%}"
+    return "; ".join(filter(None, [f"{before} ms became {after} ms a call", noise, busy_text(timed.waited)]))
 
 
 def _spread(ratio: Ratio) -> str:
@@ -186,7 +196,8 @@ def write_export(session: Session, folder: Path) -> None:
     """Writes the page, its script and its documents, each as a script of its own: pages from a disk may read no other
     files."""
     (folder / INDEX).write_text(page(session.path.name, live=False))
-    (folder / SCRIPT.name).write_text(SCRIPT.read_text())
+    for script in SCRIPTS:
+        (folder / script.name).write_text(script.read_text())
     data = folder / DATA
     data.mkdir()
     for name in dict.fromkeys(exported_names(session)):
@@ -201,7 +212,7 @@ def _script_of(name: str, content: bytes) -> str:
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds an earlier export and nothing else."""
-    return {path.name for path in folder.iterdir()} <= {INDEX, SCRIPT.name, DATA} and (folder / DATA).is_dir()
+    return {path.name for path in folder.iterdir()} <= {INDEX, DATA, *_NAMES} and (folder / DATA).is_dir()
 
 
-__all__ = ["DATA", "INDEX", "SCRIPT", "document", "exported_names", "is_export", "page", "write_export"]
+__all__ = ["DATA", "INDEX", "SCRIPTS", "document", "exported_names", "is_export", "page", "write_export"]

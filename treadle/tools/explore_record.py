@@ -32,6 +32,8 @@ from treadle.target import TargetKind
 from treadle.tools.line_diff import Block, Lines, difference
 
 Json = Mapping[str, Any]
+EDIT = "edit"
+"""What an edit is called among the passes."""
 
 
 @dataclass
@@ -238,6 +240,14 @@ class Recorder(Instrument):
         """The module before the first pass."""
         self.first = self._latest = self._kept(module)
 
+    def resume(self, earlier: Recorder, stage: str, module: ModuleOp, change: str) -> None:
+        """The module after the passes that another recorder saw up to the end of a stage, and after an edit."""
+        self.first, before = earlier.first, earlier.last_of(stage)
+        stages = [each.stage for each in earlier.passes]
+        self.passes = earlier.passes[: len(stages) - stages[::-1].index(stage) if stage in stages else 0]
+        self._latest = self._kept(module)
+        self.passes.append(self._pass(stage, EDIT, change, "A decision was edited by hand.", 0.0, before))
+
     def before(self, stage: str, step: ModulePass, module: ModuleOp) -> None:
         """Starts the clock."""
         self._start = time.perf_counter()
@@ -246,17 +256,18 @@ class Recorder(Instrument):
         """Stops the clock, and keeps the text."""
         seconds = time.perf_counter() - self._start
         before, self._latest = self._latest, self._kept(module)
-        blocks = [] if before == self._latest else self.documents.difference(before, self._latest)
-        self.passes.append(
-            Pass(
-                stage, step.name, str(step.spec()), inspect.getdoc(type(step)) or "", seconds, before, self._latest,
-                sum(each.removed for each in blocks), sum(each.added for each in blocks),
-            )
-        )  # fmt: skip
+        about = inspect.getdoc(type(step)) or ""
+        self.passes.append(self._pass(stage, step.name, str(step.spec()), about, seconds, before))
 
     def last_of(self, stage: str) -> int:
         """The number of the text that a stage left; of what came before if none of its passes ran."""
         return next((each.after for each in reversed(self.passes) if each.stage == stage), self.first)
+
+    def _pass(self, stage: str, name: str, options: str, about: str, seconds: float, before: int) -> Pass:
+        """What led from a text to the latest one."""
+        blocks = [] if before == self._latest else self.documents.difference(before, self._latest)
+        removed, added = sum(each.removed for each in blocks), sum(each.added for each in blocks)
+        return Pass(stage, name, options, about, seconds, before, self._latest, removed, added)
 
     def _kept(self, module: ModuleOp) -> int:
         found = indexed(module)
@@ -334,6 +345,6 @@ def code_document(code: Iterable[Code]) -> Json:
 
 
 __all__ = [
-    "Code", "Documents", "IndexedText", "Interned", "Json", "Pass", "Recorder", "code_document", "code_of", "indexed",
-    "json_of", "packed",
+    "EDIT", "Code", "Documents", "IndexedText", "Interned", "Json", "Pass", "Recorder", "code_document", "code_of",
+    "indexed", "json_of", "packed",
 ]  # fmt: skip

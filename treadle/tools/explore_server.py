@@ -20,7 +20,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from treadle.errors import TreadleError, printable
-from treadle.tools.explore_page import DATA, SCRIPT, document, page
+from treadle.tools.explore_page import DATA, SCRIPTS, document, page
 from treadle.tools.explore_record import json_of
 from treadle.tools.explore_session import Session
 
@@ -128,8 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         session = self._here.session
         if path == "/":
             return "text/html; charset=utf-8", page(session.path.name, live=True)
-        if path == f"/{SCRIPT.name}":
-            return "text/javascript; charset=utf-8", SCRIPT.read_text()
+        for script in SCRIPTS:
+            if path == f"/{script.name}":
+                return "text/javascript; charset=utf-8", script.read_text()
         self._check_token()
         if path == "/progress":
             return _json({"step": self._here.step})

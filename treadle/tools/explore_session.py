@@ -244,7 +244,10 @@ class Session:
 
     def _compiled(self, module: ModuleOp, after: str, change: str, groups: tuple[int, ...]) -> Version:
         recorder = Recorder(self.documents)
-        recorder.start(module)
+        if self.versions:
+            recorder.resume(self.current.recorder, SCHEDULE, module, change)
+        else:
+            recorder.start(module)
         steps = iter(range(1 << 20))
         total = 50.0  # about; for the display only
 
