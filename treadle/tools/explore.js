@@ -468,11 +468,9 @@ async function enter(state) {
   const asked = /^#pass-(\d+)$/.exec(location.hash);
   const edit = now.version.passes.findLastIndex((pass) => pass.name === "edit");
   const first = edit >= 0 ? edit : now.version.passes.findIndex((pass) => pass.before !== pass.after);
-  show("passes"); // sizes are those of what is seen
   await showPass(asked && !now.started ? Math.min(Number(asked[1]) - 1, now.version.passes.length - 1) : first);
   now.started = true;
   if (tab === "code") await showKernel(0);
-  show(tab);
 }
 
 for (const each of document.querySelectorAll("nav [data-tab]")) {
@@ -486,6 +484,7 @@ for (const each of document.querySelectorAll("nav [data-tab]")) {
 }
 guarded(async () => {
   tell("loading …");
+  show("passes");
   await enter(await load("state"));
   tell("");
 });

@@ -28,7 +28,13 @@ class Viewer {
   constructor(home, texts, blocks, onValue, onLine) {
     Object.assign(this, { home, texts, blocks, onValue, onLine, expanded: new Set(), here: null, chosen: null });
     this.divide();
-    new ResizeObserver(() => (this.isSplit === this.fits() ? this.draw() : this.divide())).observe(home);
+    new ResizeObserver(() => this.resized()).observe(home);
+  }
+
+  resized() {
+    if (this.isSplit === this.fits()) this.draw();
+    else this.divide();
+    if (this.wanted !== undefined) this.scroll(this.wanted);
   }
 
   fits() {
@@ -78,7 +84,7 @@ class Viewer {
     for (const pane of this.panes) pane.space.style.width = `calc(${longest + 2}ch + 5.5ch)`;
     this.rowHeight = Number.parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row"));
     for (const pane of this.panes) pane.space.style.height = `${this.rows.length * this.rowHeight}px`;
-    this.draw();
+    this.draw(true);
   }
 
   addEqual(number, a, b, count, before, after) {
@@ -108,10 +114,15 @@ class Viewer {
     for (let n = b; n < bEnd; n++) this.rows.push(["new", n - b < paired ? a + n - b : -1, n]);
   }
 
-  draw() {
+  // Makes the rows in sight, and some around them; not again while enough of them are there, unless they changed.
+  draw(changed = false) {
     for (const pane of this.panes) {
-      const top = Math.max(0, Math.floor(pane.element.scrollTop / this.rowHeight) - 20);
-      const end = Math.min(this.rows.length, top + Math.ceil(pane.element.clientHeight / this.rowHeight) + 40);
+      const first = Math.floor(pane.element.scrollTop / this.rowHeight);
+      const last = Math.min(this.rows.length, first + Math.ceil(pane.element.clientHeight / this.rowHeight) + 1);
+      if (!changed && first >= pane.top && last <= pane.end) continue;
+      const top = Math.max(0, first - 40);
+      const end = Math.min(this.rows.length, last + 40);
+      Object.assign(pane, { top, end });
       pane.rows.style.transform = `translateY(${top * this.rowHeight}px)`;
       pane.rows.replaceChildren(...this.rows.slice(top, end).map((row, n) => this.row(row, top + n, pane.side)));
     }
@@ -190,7 +201,7 @@ class Viewer {
   choose(number, id, lines) {
     const text = this.texts.findIndex((each) => each.number === number);
     this.chosen = text < 0 || id === null ? null : { text, id, lines };
-    this.draw();
+    this.draw(true);
   }
 
   // Marks some lines of a text, and shows the first of them.
@@ -209,6 +220,7 @@ class Viewer {
 
   scroll(row) {
     const { element } = this.panes[0];
+    this.wanted = element.clientHeight ? undefined : row; // what is hidden cannot scroll
     element.scrollTop = Math.max(0, row * this.rowHeight - element.clientHeight / 3);
     this.draw();
   }
