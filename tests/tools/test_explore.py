@@ -215,6 +215,29 @@ def test_values_are_numpys(session: Session) -> None:
             assert 0 < float(error[2]) < 1
 
 
+def test_scalars_have_values_for_all_elements(session: Session) -> None:
+    """Of softmax's definition: x - max, and the exponential of it."""
+    number = session.current.scheduled
+    documents = session.documents
+    values, text = documents.get(f"values-{number}"), documents.get(f"text-{number}")["text"].splitlines()
+    numbers = session.evaluator.numbers(number)["values"]
+    x = session.inputs["x"].astype(np.float64)
+    s = np.maximum(x @ A, 0) @ B + x
+    shifted = s - s.max(1, keepdims=True)
+    checked = 0
+    for id, each in numbers.items():
+        line = text[values["at"][int(id)]].strip()
+        expected = shifted if " = arith.subf" in line else np.exp(shifted) if " = math.exp" in line else None
+        if expected is not None:
+            checked += 1
+            assert each["shape"] == [24, 16]
+            np.testing.assert_allclose(
+                [float(n) for n in each["first"]], expected.reshape(-1)[:8], rtol=1e-4, atol=1e-5
+            )
+            assert "of an element's limit" in each["error"]
+    assert checked == 2, "of the sum's own body there are others, which are folded"
+
+
 def test_a_wrong_kernel_is_far_from_float64(session: Session) -> None:
     """The f64 values are of the groups, whatever the kernels compute."""
     number = session.current.recorder.last_of("plan")

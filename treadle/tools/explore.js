@@ -211,7 +211,7 @@ async function showValue(text, id, values) {
   panel.replaceChildren(button("×", closeValue, { className: "close", "aria-label": "close" }), make("h2", {}, values.names[id]),
     facts(rows, make("dt", {}, "code"), code), held);
   guarded(() => addCode(code, text, at, symbol, nodes));
-  guarded(() => addNumbers(held, text, id, type));
+  guarded(() => addNumbers(held, text, id, type, symbol));
 }
 
 function listed(lines, goTo, most = 12) {
@@ -243,9 +243,11 @@ async function addCode(home, text, at, symbol, nodes) {
   home.replaceChildren(...(found.length ? found : ["no kernel: computed at compile time, or only moved"]));
 }
 
-async function addNumbers(home, text, id, type) {
-  if (!/^(tensor|memref)</.test(type)) {
-    home.replaceChildren(make("p", { className: "faint" }, "It is an element or an index, another one for each task: tensors have values here."));
+async function addNumbers(home, text, id, type, symbol) {
+  const isTensor = /^(tensor|memref)</.test(type);
+  const none = isTensor ? "It has no value of its own in a call: nothing writes it by itself." : "Another one for each task, or for each element that is folded: it has no value to show.";
+  if (symbol !== "main" || type === "index") {
+    home.replaceChildren(make("p", { className: "faint" }, none));
     return;
   }
   let content;
@@ -258,10 +260,10 @@ async function addNumbers(home, text, id, type) {
   }
   const value = content.values[id];
   if (!value) {
-    home.replaceChildren(make("p", { className: "faint" }, content.note ?? "It has no value of its own in a call: nothing writes it by itself."));
+    home.replaceChildren(make("p", { className: "faint" }, content.note ?? none));
     return;
   }
-  const rows = [["value", `${value.dtype}[${value.shape.join(", ")}]`]];
+  const rows = [[isTensor ? "value" : "of all elements", `${value.dtype}[${value.shape.join(", ")}]`]];
   if (value.min !== undefined) rows.push(["from", `${value.min} to ${value.max}`], ["mean", `${value.mean}, deviation ${value.deviation}`]);
   if (value.other) rows.push(["not finite", value.other]);
   rows.push(["first", value.first.join(", ")]);

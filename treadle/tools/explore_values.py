@@ -13,13 +13,14 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from treadle.backends.reference.bound_module import bounded_results
-from treadle.backends.reference.bounded import Bounded
+from treadle.backends.reference.bounded import ARITHMETIC, Bounded, Running
 from treadle.backends.reference.run_module import arguments, find_function, last_uses, module_values
 from treadle.compiler.request import read_module
-from treadle.dialects.graph import FusedOp, YieldOp
-from treadle.dialects.graph.compute import yielded_values
+from treadle.dialects.graph import ComputeOp, FusedOp, YieldOp
+from treadle.dialects.graph.arithmetic import Exact
+from treadle.dialects.graph.compute import yielded, yielded_values
 from treadle.dialects.graph.dtypes import is_float_dtype
-from treadle.dialects.graph.evaluate import evaluate_results
+from treadle.dialects.graph.evaluate import evaluate_elements, evaluate_results
 from treadle.dialects.host import LaunchOp
 from treadle.dialects.loop import FuncOp as LoopFuncOp
 from treadle.dialects.loop import KernelOp
@@ -31,7 +32,8 @@ from treadle.tools.explore_record import Documents, IndexedText, Json, indexed
 
 Array = NDArray[Any]
 Observe = Callable[[SSAValue, Array, Bounded], None]
-"""Called with a tensor, its value in the declared types, and in float64 with limits."""
+"""Called with a tensor, its value in the declared types, and in float64 with limits; also with a scalar of a definition,
+whose values are those for all elements of it."""
 
 _FIRST = 8
 """Elements that are shown."""
@@ -146,9 +148,24 @@ def _evaluated(op: Operation, env: dict[SSAValue, Pair], observe: Observe) -> Se
 
         _walk(op.body.block, inner, keep)
         return [kept[value] for value in results]
+    if isinstance(op, ComputeOp):
+        return [_elements(op, env, observe)]
     read = {value for inner in op.walk() for value in inner.operands if value in env}
     arrays = evaluate_results(op, {value: env[value][0] for value in read})
     return list(zip(arrays, bounded_results(op, {value: env[value][1] for value in read}), strict=True))
+
+
+def _elements(op: ComputeOp, env: Mapping[SSAValue, Pair], observe: Observe) -> Pair:
+    """The value of a definition; those of its scalars, each for all elements, are observed as well."""
+    arrays = evaluate_elements(Exact(), op, {value: env[value][0] for value in op.tensors()})
+    exact = evaluate_elements(Running(ARITHMETIC), op, {value: env[value][1] for value in op.tensors()})
+    for value, array in arrays.items():
+        observe(value, array, exact[value])
+    result = yielded(op.body)
+    if result not in arrays:  # an empty tensor
+        (array,) = evaluate_results(op, {value: env[value][0] for value in op.tensors()})
+        return array, Bounded.of(array)
+    return arrays[result], exact[result].rooted(op.results[0])
 
 
 def _is_of_graphs(module: ModuleOp) -> bool:
