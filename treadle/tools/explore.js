@@ -175,22 +175,23 @@ async function chooseValue(text, line, place) {
   if (id !== undefined) await showValue(text, id, values);
 }
 
+// Keeps the chosen value where the texts have it: of the same name and nodes in the later one, or in the earlier one.
 async function follow(texts) {
-  if (!now.value) return;
-  const { number } = texts[texts.length - 1];
-  if (number === now.value.text) {
-    viewers.passes.choose(number, now.value.id, (await load(`values-${number}`)).lines);
-    return;
-  }
-  const values = await load(`values-${number}`);
   const wanted = now.value;
-  const id = values.names.findIndex((name, each) => name === wanted.name && String(values.NODES[values.nodes[each]]) === wanted.nodes);
+  if (!wanted) return;
+  const { number } = texts[texts.length - 1];
+  const values = await load(`values-${number}`);
+  const isWanted = (name, id) => name === wanted.name && String(values.NODES[values.nodes[id]]) === wanted.nodes && values.FUNCTION[values.function[id]] === wanted.symbol;
+  const id = number === wanted.text ? wanted.id : values.names.findIndex(isWanted);
   if (id >= 0) await showValue(number, id, values);
+  else if (texts[0].number === wanted.text) viewers.passes.choose(wanted.text, wanted.id, (await load(`values-${wanted.text}`)).lines);
+  else closeValue();
 }
 
 async function showValue(text, id, values) {
   const nodes = values.NODES[values.nodes[id]];
-  now.value = { text, id, name: values.names[id], nodes: String(nodes) };
+  const symbol = values.FUNCTION[values.function[id]];
+  now.value = { text, id, name: values.names[id], nodes: String(nodes), symbol };
   viewers.passes?.choose(text, id, values.lines);
   const panel = by("#value");
   const type = values.TYPE[values.type[id]];
@@ -201,8 +202,8 @@ async function showValue(text, id, values) {
   });
   const goTo = (line) => link(String(line + 1), () => viewers.passes.go(text, [line]));
   const rows = [["type", type], ["given by", make("span", {}, values.OP[values.op[id]], ", line ", goTo(at))]];
-  const symbol = values.FUNCTION[values.function[id]];
-  if (symbol) rows.push(["in", `@${symbol}`]);
+  const pass = now.version.passes.find((each) => each.after === text);
+  rows.push(["in", `@${symbol || "?"}, ${pass ? `after ${pass.name}` : "the model as it is"}`]);
   rows.push(["users", users.length ? make("span", {}, ...listed(users, goTo)) : "none"]);
   rows.push(["nodes", nodes.length ? nodes.map(nodeName).join(", ") : "none named"]);
   const code = make("dd", {}, "…");
@@ -338,11 +339,13 @@ async function toIr(kernel, text, line) {
 function showDecisions() {
   const { versions } = now.state;
   const home = by("#decisions");
-  const rows = versions.map((each) => make("tr", { className: each.verdicts.some((one) => !one.agrees) ? "failed" : "" },
-    make("td", {}, String(each.number)), make("td", {}, make("code", {}, each.change)),
-    make("td", {}, each.timed ?? each.note ?? ""), make("td", {}, each.ratio ? `${each.ratio}${each.groupRatio ? `; its launches ${each.groupRatio}` : ""}` : ""),
-    make("td", {}, ...verdicts(each))));
   const heads = ["version", "change", "beside the version before", "how many times as fast", "against the definition"];
+  const ratios = (each) => (each.ratio ? `${each.ratio}${each.groupRatio ? `; its launches ${each.groupRatio}` : ""}` : "");
+  const rows = versions.map((each) => {
+    const cells = [[String(each.number)], [make("code", {}, each.change)], [each.timed ?? each.note], [ratios(each)], verdicts(each)];
+    const isWrong = each.verdicts.some((one) => !one.agrees);
+    return make("tr", { className: isWrong ? "failed" : "" }, ...cells.map((content, n) => make("td", { "data-name": heads[n] }, ...content)));
+  });
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, ...rows));
   const tools = make("div", { className: "tools" });
   if (LIVE) {

@@ -32,8 +32,8 @@ from treadle.tools.explore_record import Documents, IndexedText, Json, indexed
 
 Array = NDArray[Any]
 Observe = Callable[[SSAValue, Array, Bounded], None]
-"""Called with a tensor, its value in the declared types, and in float64 with limits; also with a scalar of a definition,
-whose values are those for all elements of it."""
+"""Called with a tensor, its value in the declared types, and in float64 with limits; also with each scalar of a
+definition, whose values are those for all elements."""
 
 _FIRST = 8
 """Elements that are shown."""
