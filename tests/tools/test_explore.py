@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from treadle.passes.instruments import Instrument, ir_text
 from treadle.shapes.dim import Dim
 from treadle.tools.arguments import Given
 from treadle.tools.explore_page import DATA, INDEX, is_export, write_export
-from treadle.tools.explore_record import EDIT
+from treadle.tools.explore_record import EDIT, Documents, code_of
 from treadle.tools.explore_server import TOKEN, Server
 from treadle.tools.explore_session import Session, Settings
 from treadle.tools.treadle_cli import main
@@ -182,6 +183,19 @@ def test_lines_of_c_are_those_of_their_operations(session: Session) -> None:
     loads = [line for line in product.lines if "memref.load %A[" in ir[line]]
     assert loads
     assert all("A[" in text[n] for line in loads for n in product.lines[line])
+
+
+def test_lines_of_cuda_are_those_of_their_operations(path: Path) -> None:
+    request = CompileRequest(path, resolve_target("sm_80"), {"n": (24,)})
+    module, documents = lowered_module(request), Documents()
+    ir = ir_text(module).splitlines()
+    for code in code_of(module, "cuda", documents):
+        text = documents.get(f"text-{code.text}")["text"].splitlines()
+        start = next(n for n, line in enumerate(text) if line.startswith('extern "C"'))
+        assert {n for lines in code.lines.values() for n in lines} == set(range(start + 1, len(text) - 1))
+        barriers = [line for line in code.lines if "cuda.barrier" in ir[line]]
+        assert all("treadle_barrier" in text[n] or "__syncthreads" in text[n] for b in barriers for n in code.lines[b])
+        assert code.written and code.nodes
 
 
 def test_values_are_numpys(session: Session) -> None:
@@ -407,6 +421,12 @@ def test_code_that_crashes_ends_nothing(path: Path, monkeypatch: pytest.MonkeyPa
         (verdict,) = version.verdicts
         assert not verdict.agrees
         assert verdict.text == "the compiled code gave no outputs: it ended the process that ran it (SIGSEGV)"
+        session.__dict__.pop("_calls")
+        session.request = replace(session.request, model=path.with_name("gone.onnx"))
+        session.measure()
+        (verdict,) = version.verdicts
+        assert verdict.text.startswith("not compared with the definition: ")
+        assert not verdict.agrees
 
 
 def test_equal_groups_are_edited_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,12 +449,12 @@ def test_equal_groups_are_edited_together(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_range_is_checked_along_it(path: Path) -> None:
-    with opened(path, Dim("n", 1, 40)) as session:
+    with opened(path, Dim("n", 1, 9)) as session:
         number = session.current.recorder.first
         assert "note" not in session.evaluator.numbers(number)
         old = str(session.options(0)["default"])
         version = session.edit(0, old.replace("pack = false", "pack = true"))
-        assert [each.where for each in version.verdicts] == ["n = 1", "n = 6", "n = 40"]
+        assert [each.where for each in version.verdicts] == ["n = 1", "n = 3", "n = 9"]
         assert all(each.agrees for each in version.verdicts)
         assert version.timed is not None
         assert len(version.timed.calls[0]) == len(version.timed.calls[1]) > 0

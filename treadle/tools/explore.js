@@ -100,7 +100,7 @@ function item(number, name, pass) {
     ? [make("span", { className: "plus" }, `+${pass.added}`), make("span", { className: "minus" }, `−${pass.removed}`)]
     : [make("span", { className: "number" }, "no change")];
   const entry = button(make("span", { className: "name" }, name), () => guarded(() => showPass(number)), { className: changed || !pass ? "item" : "item same" });
-  entry.append(...counts, ...(pass ? [make("span", { className: "number" }, `${pass.ms} ms`)] : []));
+  entry.append(...counts, ...(pass ? [make("span", { className: "number" }, `${pass.ms < 10 ? pass.ms : Math.round(pass.ms)} ms`)] : []));
   if (number === now.pass) entry.setAttribute("aria-current", "true");
   return entry;
 }

@@ -216,7 +216,10 @@ class Session:
         version = self.current
         if len(self.versions) > 1:
             version.timed, version.note = self._timed(self.versions[-2], version)
-        version.verdicts = tuple(self._verdicts(version))
+        try:
+            version.verdicts = tuple(self._verdicts(version))
+        except TreadleError as error:  # of a definition that cannot be evaluated; the version stays
+            version.verdicts = (Verdict("", f"not compared with the definition: {error}", False),)
 
     def module(self, version: Version | None = None) -> ModuleOp:
         """A version's module with its decisions; of the last one unless another is given."""
