@@ -53,7 +53,7 @@ def report_command(args: argparse.Namespace) -> int:
     with output_stream(args.output) as stream, progress_bar() as progress:  # no minutes for what cannot be written
         with model_of(path, shapes, given, args, progress) as model:
             progress("reading what was decided", 1.0)
-            request = None if path.is_dir() else _request(path, shapes, given, args)
+            request = None if path.is_dir() else request_of(path, shapes, given, args)
             decisions = Decisions() if request is None else decisions_of(request)
             tuning = None if request is None or not request.options.database else _tuning(request, args.seed)
             report = replace(report_of(model, decisions, path.name), tuning=tuning)
@@ -163,7 +163,7 @@ def _checked(
     return replace(report, checks=tuple(found), notes=(*report.notes, *refusals))
 
 
-def _request(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace) -> CompileRequest:
+def request_of(path: Path, shapes: Shapes, given: Given, args: argparse.Namespace) -> CompileRequest:
     """What `compile` makes of the same arguments."""
     target = resolve_target(args.target or "cpu")
     database = "" if args.database is None else str(open_database(Path(args.database).resolve()).folder)
@@ -185,4 +185,4 @@ def _tuning(request: CompileRequest, seed: int) -> Report | None:
     return model_report(request.model.name, tasks, Path(request.options.database), hardware_of(request.target), seed)
 
 
-__all__ = ["measured", "report_command", "report_of"]
+__all__ = ["measured", "report_command", "report_of", "request_of"]

@@ -15,7 +15,7 @@ from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.default_template import is_allowed
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.rejections import Ledger, rejection, rejection_lines
-from treadle.schedules.template import Anchor, Template, values_text
+from treadle.schedules.template import Anchor, Choices, Knob, Space, Template, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.shapes.dim import normalized
 from treadle.target import Target
@@ -42,10 +42,23 @@ def _lines(task: GroupTask, target: Target, *, limits: bool) -> Iterator[str]:
     anchor = anchor_of(task.program.fused)
     yield f"{task}, {task.count} {'group' if task.count == 1 else 'groups'}"
     yield f"  default {default_schedule(task.program.fused, target)}"
-    for template in TEMPLATES.values():
-        if is_allowed(template, anchor, target) and template.fits(anchor):
-            yield from _of_template(template, anchor, target, limits=limits)
+    for template in templates_of(anchor, target):
+        yield from _of_template(template, anchor, target, limits=limits)
     yield ""
+
+
+def templates_of(anchor: Anchor, target: Target) -> list[Template]:
+    """The templates that schedule an anchor, in the order in which they are tried for a default."""
+    return [each for each in TEMPLATES.values() if is_allowed(each, anchor, target) and each.fits(anchor)]
+
+
+def knob_note(knob: Knob, space: Space, decided: Choices) -> str:
+    """Who decides a knob, in brackets; empty where a search does."""
+    if knob.unless_given is not None:
+        return f" ({choice_text(knob.unless_given)} unless given)"
+    if knob.name in space.dependent:
+        return " (the other knobs decide)"
+    return " (the anchor decides)" if knob.name in decided else ""
 
 
 def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: bool) -> Iterator[str]:
@@ -55,9 +68,7 @@ def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: 
     yield f"  {template.name}: {kernels} different kernels of {space.combinations} combinations"
     width = max(len(knob.name) for knob in space.knobs) if space.knobs else 0
     for knob in space.knobs:
-        how = " (the anchor decides)" if knob.name in decided else ""
-        how = " (the other knobs decide)" if knob.name in space.dependent else how
-        how = f" ({choice_text(knob.unless_given)} unless given)" if knob.unless_given is not None else how
+        how = knob_note(knob, space, decided)
         yield f"    {knob.name:{width}}  {values_text(knob.values)}{how}: {knob.meaning}"
     if not limits:
         return
@@ -68,4 +79,4 @@ def _of_template(template: Template, anchor: Anchor, target: Target, *, limits: 
     yield from rejection_lines(ledger, template.name)
 
 
-__all__ = ["schedules_command"]
+__all__ = ["knob_note", "schedules_command", "templates_of"]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         chat_command,
         check_command,
         compile_command,
+        explore_command,
         gguf_command,
         map_command,
         report_command,
@@ -41,6 +42,7 @@ else:  # --help and --version wait for none of them
     chat_command = lazy_module("treadle.tools.chat_command")
     check_command = lazy_module("treadle.tools.check_command")
     compile_command = lazy_module("treadle.tools.compile_command")
+    explore_command = lazy_module("treadle.tools.explore_command")
     gguf_command = lazy_module("treadle.tools.gguf_command")
     map_command = lazy_module("treadle.tools.map_command")
     report_command = lazy_module("treadle.tools.report_command")
@@ -69,7 +71,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     return _run(_parser().parse_args(arguments))
 
 
-_COMPILING = ("compile", "run", "bench", "report", "certify", "schedules", "tune", "check", "bisect")
+_COMPILING = ("compile", "run", "bench", "report", "explore", "certify", "schedules", "tune", "check", "bisect")
 """Commands that plug-ins take part in."""
 
 
@@ -85,6 +87,8 @@ def _run(args: argparse.Namespace) -> int:
             return bench_command.bench_command(args)
         case "report":
             return report_command.report_command(args)
+        case "explore":
+            return explore_command.explore_command(args)
         case "schedules":
             return schedules_command.schedules_command(args)
         case "tune":
@@ -110,7 +114,10 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="treadle", description="A deep-learning compiler: ONNX models to C and CUDA C++.")
     parser.add_argument("--version", action="version", version=f"treadle {__version__}")
-    names = "compile | run | chat | gguf | bench | report | tune | schedules | check | certify | bisect | map | cache"
+    names = (
+        "compile | run | chat | gguf | bench | report | explore | tune | schedules | check | certify | bisect | map | "
+        "cache"
+    )
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     _add_compile(commands.add_parser("compile", help="write a model as C or CUDA text, compiled"))
     _add_run(commands.add_parser("run", help="compile a model and run it"))
@@ -118,6 +125,7 @@ def _parser() -> Parser:
     _add_gguf(commands.add_parser("gguf", help="write the decoder of a GGUF file as an ONNX model"))
     _add_bench(commands.add_parser("bench", help="time a model, its kernels, and other runtimes beside it"))
     _add_report(commands.add_parser("report", help="write a model's launches, times, memory and texts as a page"))
+    _add_explore(commands.add_parser("explore", help="show a compile's stages in a browser, and edit its decisions"))
     _add_tune(commands.add_parser("tune", help="search schedules for a model on this machine"))
     _add_schedules(commands.add_parser("schedules", help="say what may be chosen for a model's kernels"))
     _add_check(commands.add_parser("check", help="say which nodes of a model are supported"))
@@ -267,6 +275,22 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-check", action="store_true", help="do not compare outputs with the model's definition")
     parser.add_argument("-o", "--output", metavar="FILE.html", required=True, help="the page; - prints it")
+
+
+def _add_explore(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser, "an .onnx file, or an .mlir file of a stage up to 'schedule'", runs=True)
+    _add_states(parser)
+    _add_compiled_call(parser)
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a call")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="N", help="of the timing after an edit (default %(default)g)"
+    )
+    parser.add_argument("--no-check", action="store_true", help="do not compare outputs with the model's definition")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="of the page; 0, the default: one that is free"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--export", metavar="DIR", help="write the page as a folder that needs no server instead")
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

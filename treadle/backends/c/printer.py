@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import IO
 
@@ -16,7 +17,7 @@ from xdsl.utils.target import Target
 from treadle.backends.c.compiler import Unit
 from treadle.backends.c.executor import ENTRY
 from treadle.backends.c.language import CLanguage
-from treadle.backends.c_like import Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
+from treadle.backends.c_like import Lines, Names, Nodes, StatementPrinter, comment_text, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import written_buffers
 from treadle.backends.program import numbered_constants
 from treadle.dialects.graph.dtypes import byte_width
@@ -204,17 +205,24 @@ def _buffer_texts(function: Operation, constants: Mapping[SSAValue, int]) -> dic
 def print_kernels(module: ModuleOp) -> list[Unit]:
     """One translation unit for each kernel: each `func.func` that takes buffers, a worker and a number of workers."""
     names, nodes = kernel_names(module), launched_nodes(module)
-    return [_print_kernel(kernel, names, nodes) for kernel in _kernels(module)]
+    return [_print_kernel(kernel, names, nodes)[0] for kernel in _kernels(module)]
+
+
+def print_with_lines(module: ModuleOp) -> dict[str, tuple[str, Lines]]:
+    """For each kernel's symbol its text, as `print_kernels` gives it, and which lines of it its operations are in."""
+    names, nodes = kernel_names(module), launched_nodes(module)
+    printed = ((kernel.sym_name.data, *_print_kernel(kernel, names, nodes)) for kernel in _kernels(module))
+    return {symbol: (unit.text, lines()) for symbol, unit, lines in printed}
 
 
 def print_kernel(kernel: func.FuncOp) -> str:
     """The text of one kernel, as `print_kernels` prints it in a module of that kernel alone."""
     symbol = kernel.sym_name.data
-    return _print_kernel(kernel, {symbol: kernel_identifier(symbol)}, {}).text
+    return _print_kernel(kernel, {symbol: kernel_identifier(symbol)}, {})[0].text
 
 
-def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -> Unit:
-    """The text of one kernel: `void NAME(void *const *args, long worker, long workers)`."""
+def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -> tuple[Unit, Callable[[], Lines]]:
+    """The text of one kernel, `void NAME(void *const *args, long worker, long workers)`, and what finds its lines."""
     symbol = kernel.sym_name.data
     name = names[symbol]
     block = kernel.body.block
@@ -241,7 +249,8 @@ def _print_kernel(kernel: func.FuncOp, names: Mapping[str, str], nodes: Nodes) -
     if on_unit:
         body = ["    treadle_tiles_begin();", *body, "    treadle_tiles_end();"]
     code = [f"void {name}(void *const *args, long worker, long workers) {{", *body, "}", ""]
-    return Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
+    unit = Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
+    return unit, partial(printer.lines_of, len(head) + len(comments) + (2 if on_unit else 1))
 
 
 def print_host(module: ModuleOp) -> Unit:

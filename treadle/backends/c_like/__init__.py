@@ -7,6 +7,8 @@ what C and CUDA spell differently.
 
 from treadle.backends.c_like.language import Language
 from treadle.backends.c_like.names import Names, Nodes, comment_text, kernel_comments, launched_nodes
-from treadle.backends.c_like.statements import StatementPrinter
+from treadle.backends.c_like.statements import Lines, StatementPrinter
 
-__all__ = ["Language", "Names", "Nodes", "StatementPrinter", "comment_text", "kernel_comments", "launched_nodes"]
+__all__ = [
+    "Language", "Lines", "Names", "Nodes", "StatementPrinter", "comment_text", "kernel_comments", "launched_nodes",
+]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, cast
 
 from xdsl.dialects import arith, memref, scf, vector
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerType, MemRefType, NoneAttr, VectorType
@@ -21,6 +21,8 @@ from treadle.dialects.loop import LaneMaskOp, StridedStoreOp
 
 _COUNTERS = "ijklmn"
 INDENT = "    "
+Lines: TypeAlias = dict[Operation, list[int]]
+"""Numbers of lines, from 0, by the operations that are written in them."""
 
 
 class StatementPrinter:
@@ -35,6 +37,9 @@ class StatementPrinter:
         self.language = language
         self.names = names
         self.lines: list[str] = []
+        self.written_for: list[Operation | None] = []
+        """For each line, the operation whose statement it is part of; None of a parameter."""
+        self._statement_of: Operation | None = None
         self._body = body
         self._folding = Folding(body, named_choices=language.named_choices)
         self.values = ExpressionPrinter(language, self._folding)
@@ -53,6 +58,7 @@ class StatementPrinter:
     def line(self, text: str) -> None:
         """One line at the current depth."""
         self.lines.append(f"{INDENT * self._depth}{text}")
+        self.written_for.append(self._statement_of)
 
     def print_body(self) -> list[str]:
         """The lines of the whole body."""
@@ -64,9 +70,39 @@ class StatementPrinter:
             if op not in self._folding.dead and not op.has_trait(IsTerminator):
                 self._statement(op)
 
+    def lines_of(self, first: int = 0) -> Lines:
+        """The numbers of the lines in which each operation of the body is written, once it is printed: those of its
+        statement, or of the statements in whose expressions it stands. The first line of the body has number `first`.
+        """
+        found: Lines = {}
+        for number, op in enumerate(self.written_for, first):
+            if op is not None:
+                found.setdefault(op, []).append(number)
+        for op in self._body.walk():
+            self._find_lines(op, found)
+        return found
+
+    def _find_lines(self, op: Operation, found: Lines) -> Sequence[int]:
+        """What ends a block is written in the statement around the block."""
+        if op in found or op in self._folding.dead:
+            return found.get(op, ())
+        around = op.parent_op()
+        users: Iterable[Operation] = ()
+        if op.has_trait(IsTerminator):
+            users = () if around is None or op.parent_block() is self._body else (around,)
+        elif len(op.results) == 1 and op.results[0] in self._folding.folded:
+            users = (use.operation for use in op.results[0].uses)
+        found[op] = sorted({number for user in users for number in self._find_lines(user, found)})
+        return found[op]
+
     def _statement(self, op: Operation) -> None:
         if len(op.results) == 1 and op.results[0] in self._folding.folded:
             return
+        around, self._statement_of = self._statement_of, op
+        self._write(op)
+        self._statement_of = around
+
+    def _write(self, op: Operation) -> None:
         if is_allocation(op):
             self._allocate(op)
         elif isinstance(op, scf.ForOp):

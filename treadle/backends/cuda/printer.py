@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, ModuleOp
 from xdsl.utils.target import Target
 
-from treadle.backends.c_like import Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
+from treadle.backends.c_like import Lines, Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import read_buffers, written_buffers
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit
 from treadle.backends.cuda.language import CudaLanguage
@@ -22,16 +24,24 @@ from treadle.passes.lower.identifiers import identifier
 def print_kernels(module: ModuleOp) -> list[Unit]:
     """One translation unit for each `cuda.kernel`, named after it."""
     nodes = launched_nodes(module)
-    return [_print_kernel(op, nodes) for op in module.walk() if isinstance(op, KernelOp)]
+    return [_print_kernel(op, nodes)[0] for op in module.walk() if isinstance(op, KernelOp)]
+
+
+def print_with_lines(module: ModuleOp) -> dict[str, tuple[str, Lines]]:
+    """For each kernel's symbol its text, as `print_kernels` gives it, and which lines of it its operations are in."""
+    nodes = launched_nodes(module)
+    printed = (_print_kernel(op, nodes) for op in module.walk() if isinstance(op, KernelOp))
+    return {unit.name: (unit.text, lines()) for unit, lines in printed}
 
 
 def print_kernel(kernel: KernelOp) -> str:
     """The text of one kernel, as `print_kernels` prints it in a module without launches."""
-    return _print_kernel(kernel, {}).text
+    return _print_kernel(kernel, {})[0].text
 
 
-def _print_kernel(kernel: KernelOp, nodes: Nodes) -> Unit:
-    """The text of one kernel: an `extern "C" __global__` function of its buffers, in the order of its arguments.
+def _print_kernel(kernel: KernelOp, nodes: Nodes) -> tuple[Unit, Callable[[], Lines]]:
+    """The text of one kernel: an `extern "C" __global__` function of its buffers, in the order of its arguments; and
+    what finds its lines.
 
     Raises TreadleError for a kernel named like a keyword, and for operations that the printer does not know.
     """
@@ -57,7 +67,8 @@ def _print_kernel(kernel: KernelOp, nodes: Nodes) -> Unit:
     comments = [f"// {text}" for text in kernel_comments(kernel, nodes.get(name, kernel.location))]
     head = [f'#include "{HEADER_NAME}"', ""]
     code = [f"{signature}{', '.join(parameters)}) {{", *printer.print_body(), "}", ""]
-    return Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
+    unit = Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
+    return unit, partial(printer.lines_of, len(head) + len(comments) + 1)
 
 
 def _bounds(kernel: KernelOp) -> str:

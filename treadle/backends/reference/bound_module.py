@@ -71,6 +71,15 @@ def bound_module(
     return _calibrated(results, _sampled_results(block, inputs, coarse)) if coarse else results
 
 
+def bounded_results(op: Operation, env: Mapping[SSAValue, Bounded]) -> tuple[Bounded, ...]:
+    """The results of one operation on tensors, as `bound_module` has them in f32; `env` has what it reads.
+
+    TreadleError as `evaluate_module`.
+    """
+    results = _results(Running(ARITHMETIC), op, env)
+    return tuple(value.rooted(result) for result, value in zip(op.results, results, strict=True))
+
+
 def _bounded_results(
     arithmetic: Running,
     block: Block,
@@ -132,7 +141,7 @@ def _calibrated_result(result: Bounded, sample: Array) -> Bounded:
     return Bounded(result.value, np.where(known & ~np.isfinite(limits), _MARGIN * errors.max(), own))
 
 
-def _results(arithmetic: Running, op: Operation, env: dict[SSAValue, Bounded]) -> tuple[Bounded, ...]:
+def _results(arithmetic: Running, op: Operation, env: Mapping[SSAValue, Bounded]) -> tuple[Bounded, ...]:
     if isinstance(op, LoopOp | IfOp):
         return _control(arithmetic, op, [env[operand] for operand in op.operands])
     if isinstance(op, ArgReductionOp) and not env[op.x].exact:
@@ -216,4 +225,4 @@ def _fits(value: Array, format: Format) -> bool:
     return bool(np.all(np.abs(value[np.isfinite(value)]) <= format.largest))
 
 
-__all__ = ["bound_module"]
+__all__ = ["bound_module", "bounded_results"]

@@ -187,10 +187,19 @@ def last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
 
 class LaunchRun:
     """One call of a planned module, whose program has `constants`; with `reverse`, blocks and threads run in the
-    opposite order."""
+    opposite order.
 
-    def __init__(self, module: ModuleOp, constants: Sequence[Array], reverse: bool):
-        self._reverse = reverse
+    written: gets what launches write into each buffer, the last of them where there are several
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        constants: Sequence[Array],
+        reverse: bool,
+        written: dict[SSAValue, Array] | None = None,
+    ):
+        self._reverse, self._written = reverse, written
         self._kernels = {f.sym_name.data: Kernel(f) for f in module.body.block.ops if isinstance(f, loop.FuncOp)}
         self._functions = {f.sym_name.data: f for f in module.body.block.ops if isinstance(f, FuncOp)}
         self._constants = {value: constants[number] for value, number in numbered_constants(module).items()}
@@ -255,6 +264,9 @@ class LaunchRun:
         read, written = buffers[: -kernel.num_outputs], buffers[-kernel.num_outputs :]
         for buffer, result in zip(written, kernel.results(read, reverse=self._reverse, before=written), strict=True):
             buffer[...] = result
+        if self._written is not None:
+            made = list(launch.buffers)[-kernel.num_outputs :]
+            self._written.update((value, memory.of(value).copy()) for value in made)
 
 
 class _Memory:
@@ -303,6 +315,22 @@ def run_module(module: ModuleOp, inputs: Sequence[Array], *, reverse: bool = Fal
     given, taken = _dense(main, specs, _result_specs(main), inputs)
     env: dict[SSAValue, Array] = dict(zip(main.body.block.args, given.packed(inputs), strict=True))
     return tuple(taken.spread(_run_tensors(main, env, reverse)))
+
+
+def module_values(module: ModuleOp, inputs: Sequence[Array]) -> dict[SSAValue, Array]:
+    """The values of all tensors of @main and of its groups in a call, or what launches write into its buffers; as
+    `run_module`, which gives the results alone."""
+    main = planned_main(module)
+    if isinstance(main.body.block.last_op, host.ReturnOp):
+        written = dict[SSAValue, Array]()
+        _run_launches(module, inputs, False, written)
+        return written
+    specs = [_spec(n, arg) for n, arg in enumerate(main.body.block.args)]
+    _check(specs, inputs)
+    given, _ = _dense(main, specs, _result_specs(main), inputs)
+    env: dict[SSAValue, Array] = dict(zip(main.body.block.args, given.packed(inputs), strict=True))
+    _evaluate_block(main.body.block, env, False)
+    return env
 
 
 def _dense(
@@ -362,7 +390,9 @@ def _evaluate(op: Operation, env: dict[SSAValue, Array], reverse: bool) -> None:
         env.update(zip(op.results, evaluate_results(op, env), strict=True))
 
 
-def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> tuple[Array, ...]:
+def _run_launches(
+    module: ModuleOp, inputs: Sequence[Array], reverse: bool, written: dict[SSAValue, Array] | None = None
+) -> tuple[Array, ...]:
     """Runs a planned module in real memory, so that buffers that share bytes in the plan share them here."""
     program = read_program(module)
     _check(program.inputs, inputs)
@@ -373,7 +403,7 @@ def _run_launches(module: ModuleOp, inputs: Sequence[Array], reverse: bool) -> t
             outputs[state.result.data] = inputs[state.argument.data].copy()
     arena = np.full(program.arena_bytes, UNSET, np.uint8)
     constants = [constant.array() for constant in program.constants]
-    LaunchRun(module, constants, reverse).run(planned_main(module), given.packed(inputs), outputs, arena)
+    LaunchRun(module, constants, reverse, written).run(planned_main(module), given.packed(inputs), outputs, arena)
     return tuple(taken.spread(outputs))
 
 

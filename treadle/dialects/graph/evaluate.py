@@ -135,6 +135,21 @@ def evaluate_in(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue,
     return tuple(inner[value] for value in yielded_values(op.body))
 
 
+def evaluate_elements(arithmetic: Arithmetic[V], compute: ComputeOp, env: Mapping[SSAValue, V]) -> dict[SSAValue, V]:
+    """The values of the operations in a definition's own block, of all its elements at once: each has the definition's
+    shape. Indices are left out, and what a reduction folds. Errors as `evaluate_compute`; nothing of an empty tensor.
+    """
+    space = _Space(arithmetic, env)
+    _check_elements(compute, env)
+    if 0 in compute.shape:
+        return {}
+    block = compute.body.block
+    with np.errstate(all="ignore"), space.axes(block, [(0, extent) for extent in compute.shape]):
+        space.run(block)
+        values = [value for op in block.ops for value in op.results if not isinstance(value.type, IndexType)]
+        return {value: arithmetic.broadcast(space.value(value), compute.shape) for value in values}
+
+
 def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) -> V:
     if isinstance(op, ConstantOp):
         return arithmetic.lift(constant_array(op))
@@ -156,15 +171,20 @@ def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) 
     raise TreadleError(f"{op.name} cannot be evaluated", location_of(op), accepted)
 
 
-def _elements(arithmetic: Arithmetic[V], compute: ComputeOp, env: Mapping[SSAValue, V]) -> V:
-    shape = compute.shape
-    if DYNAMIC_INDEX in shape:
+def _check_elements(compute: ComputeOp, env: Mapping[SSAValue, V]) -> None:
+    """TreadleError for a symbolic dimension, and for a tensor without a value."""
+    if DYNAMIC_INDEX in compute.shape:
         raise TreadleError(
             f"graph.compute of {compute.type} has a symbolic dimension", location_of(compute), "static extents"
         )
     for tensor in compute.tensors():
         if tensor not in env:
             raise TreadleError(f"graph.compute reads {tensor}, which has no value here", location_of(compute))
+
+
+def _elements(arithmetic: Arithmetic[V], compute: ComputeOp, env: Mapping[SSAValue, V]) -> V:
+    shape = compute.shape
+    _check_elements(compute, env)
     if 0 in shape:
         return arithmetic.lift(np.empty(shape, numpy_dtype(compute.type.get_element_type())))
     space = _Space(arithmetic, env)
