@@ -21,13 +21,14 @@ from xdsl.passes import ModulePass
 import treadle
 from tests.helpers.onnx_models import save_model, value
 from tests.helpers.waiting import HANGS, eventually
+from tests.test_states import KEPT, RANGES, decoder
 from tests.tools.test_report import CHROMIUM, DRIVER, NASTY, Browser, Tree, browser
 from treadle.api import resolve_target
 from treadle.compiler.pipeline import lower
 from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.registry import treadle_context
 from treadle.passes.instruments import Instrument, ir_text
-from treadle.shapes.dim import Dim
+from treadle.shapes.dim import Dim, normalized
 from treadle.tools.arguments import Given
 from treadle.tools.explore_page import DATA, INDEX, is_export, write_export
 from treadle.tools.explore_record import EDIT, Documents, code_of
@@ -448,6 +449,7 @@ def test_equal_groups_are_edited_together(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(session.current.code) == 2
 
 
+@pytest.mark.slow
 def test_a_range_is_checked_along_it(path: Path) -> None:
     with opened(path, Dim("n", 1, 9)) as session:
         number = session.current.recorder.first
@@ -458,6 +460,21 @@ def test_a_range_is_checked_along_it(path: Path) -> None:
         assert all(each.agrees for each in version.verdicts)
         assert version.timed is not None
         assert len(version.timed.calls[0]) == len(version.timed.calls[1]) > 0
+
+
+def test_states_have_values_and_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_timed", lambda *arguments: (None, "not timed"))
+    path = tmp_path / "decoder.onnx"
+    path.write_bytes(decoder().SerializeToString())
+    request = CompileRequest(path, resolve_target("cpu"), normalized(RANGES), states=KEPT)
+    with closing(Session(request, Given(), SETTINGS)) as session:
+        session.begin()
+        for number in (session.current.recorder.first, session.current.recorder.last_of("loops")):
+            numbers = session.evaluator.numbers(number)
+            assert "note" not in numbers
+            assert numbers["values"]
+        session.measure()
+        assert [each.agrees for each in session.current.verdicts] == [True] * 3
 
 
 # The command.

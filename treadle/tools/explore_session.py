@@ -35,9 +35,10 @@ from treadle.passes.instruments import Announce
 from treadle.passes.schedule.instance import anchor_of, group_program
 from treadle.passes.schedule.schedule_select import check_use, default_schedule
 from treadle.schedules.template import Anchor, Template
+from treadle.shapes.dynamic import ExtentExpression
 from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
-from treadle.tools.arguments import Given, complete, empty_lengths, empty_states, inputs_of
+from treadle.tools.arguments import Given, complete, empty_lengths, empty_states, inputs_at, inputs_of
 from treadle.tools.bisect_search import SECONDS
 from treadle.tools.compile_command import outputs_of_artifact
 from treadle.tools.explore_record import Code, Documents, Json, Recorder, code_of
@@ -158,13 +159,14 @@ class Session:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Values of the first version's texts, and of those of others up to its decisions."""
-        kept = {state.argument for state in self.model.manifest.states}
-        given = iter(self.model.arguments(self.inputs))
-        tensors = self.model.manifest.inputs
-        arrays = [
-            np.zeros(each.shape, np.dtype(each.dtype)) if n in kept else next(given) for n, each in enumerate(tensors)
-        ]
+        """Values of all texts, at the largest shape. States hold zeros, as many as there is room for."""
+        manifest, given = self.model.manifest, self.given.arrays
+        greatest = {dim.name: dim.greatest for dim in self.model.symbols}
+        full = inputs_at(self.model.inputs, greatest, given, self.settings.seed)
+        count = len(manifest.inputs) - len(manifest.extents)
+        arrays = [full.get(each.name, np.zeros(each.shape, np.dtype(each.dtype))) for each in manifest.inputs[:count]]
+        values = (ExtentExpression(text, list(greatest)).value(greatest) for text in manifest.extents)
+        arrays += [np.array(value, np.int64) for value in values]
         return Evaluator(self.documents, arrays, self.versions[0].scheduled)
 
     # Versions.
