@@ -28,8 +28,8 @@ from treadle.compiler.pipeline import lower
 from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.registry import treadle_context
 from treadle.passes.instruments import Instrument, ir_text
+from treadle.runtime.inputs import Given
 from treadle.shapes.dim import Dim, normalized
-from treadle.tools.arguments import Given
 from treadle.tools.explore_page import DATA, INDEX, is_export, write_export
 from treadle.tools.explore_record import EDIT, Documents, code_of
 from treadle.tools.explore_server import TOKEN, Server

@@ -34,11 +34,11 @@ from treadle.model import CompiledModel, load
 from treadle.passes.instruments import Announce
 from treadle.passes.schedule.instance import anchor_of, group_program
 from treadle.passes.schedule.schedule_select import check_use, default_schedule
+from treadle.runtime.inputs import Given, complete, empty_lengths, empty_states, inputs_at, inputs_of
 from treadle.schedules.template import Anchor, Template
 from treadle.shapes.dynamic import ExtentExpression
 from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
-from treadle.tools.arguments import Given, complete, empty_lengths, empty_states, inputs_at, inputs_of
 from treadle.tools.bisect_search import SECONDS
 from treadle.tools.compile_command import outputs_of_artifact
 from treadle.tools.explore_record import Code, Documents, Json, Recorder, code_of
