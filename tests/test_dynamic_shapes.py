@@ -96,6 +96,7 @@ def test_the_manifest_keeps_symbols() -> None:
         ('"n<=4, s<=8"', '"n<=4, s<=9"'),  # factors that do not make the bound
         ('"name": "s"', '"name": "n"'),
         ('"lower": 1', '"lower": 5'),
+        ('"n",\n    "s",\n    "3"', '"4",\n    "s",\n    "3"'),  # no input has n
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(old: str, new: str) -> None:

@@ -177,9 +177,24 @@ class DynamicCalls:
         self.lengths = dict[str, int]()
         self.rewind()
         self._outputs = [OutputExtents(tensor, names) if tensor.extents else None for tensor in self.outputs]
+        self._check_bound()
         self._padded: dict[str, Array] = {}
         self._bound: tuple[list[_Form], dict[str, int]] | None = None
         self._last: _Call | None = None
+
+    def _check_bound(self) -> None:
+        """ValueError for an expression of a symbol that no call has a value for."""
+        shown = {text for tensor in self.inputs for text in tensor.extents if text in self.symbols}
+        values = {name: self.symbols[name].least for name in (*shown, *self.lengths_after)}
+        inner = [*self._extents, *(extent for _, _, extent in self._derived), *self.lengths_after.values()]
+        parts = [part for each in self._outputs if each for dimension in each.parts for part, _ in dimension]
+        try:
+            for extent in inner:
+                extent.value(values)
+            for extent in parts:
+                extent.value({**values, **dict.fromkeys(self.found, 0)})
+        except KeyError as error:
+            raise ValueError(f"no input has the dimension {error} by itself, and no state") from error
 
     def bind(self, arrays: Sequence[Array]) -> Values:
         """The symbols' values by the inputs' shapes.
