@@ -318,7 +318,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
         "--operations",
         type=int,
         metavar="N",
-        help="interpret the kernels of a model of at most N operations after every pass (default 2**24); those of "
+        help="interpret the kernels of a model of at most N operations after every pass (default 2**22); those of "
         "others only once they are reduced",
     )
     parser.add_argument(

@@ -411,7 +411,7 @@ def find_conversion(op_type: str, domain: str, opset: int, where: str) -> Conver
             return schema
         if not own and all(known != domain for known, _ in _REGISTRY):
             message = f"operators of domain '{domain}' are not supported"
-            raise TreadleError(message, where, "operators of ONNX's own domain")
+            raise TreadleError(message, where, "operators of ONNX's own domain, or a plug-in with converters for it")
         name = op_type if own else f"{domain}.{op_type}"
         raise TreadleError(f"operator {name} is not supported", where, _accepted(name))
     if not own:
