@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.dialects.graph.compute import AtOp, ComputeOp, YieldOp, yielded
-from treadle.dialects.graph.definition import family
+from treadle.dialects.graph.definition import Operator, family
 from treadle.dialects.location import fused_location, leaves_nodes_out
 from treadle.dialects.scalar import number_op
 from treadle.passes.graph.definition_analysis import is_injective, moves_data
@@ -162,7 +162,7 @@ def same_constant(a: SSAValue, b: SSAValue | None) -> bool:
 def operator_names(op: Operation) -> list[str]:
     """The names of the operators that a compute or an operator stands for."""
     if not isinstance(op, ComputeOp):
-        return [family(op)]
+        return [family(op) if isinstance(op, Operator) else op.name.removeprefix("graph.")]
     return op.operators.data.split() if op.operators is not None else []
 
 
