@@ -107,11 +107,11 @@ def is_unsigned(type: Attribute) -> bool:
 
 def number_op(value: float, type: Attribute) -> arith.ConstantOp:
     """The operation that gives a number of a scalar type."""
-    if isinstance(type, AnyFloat):
-        return arith.ConstantOp(FloatAttr(float(value), type))
-    assert isinstance(type, IntegerType | IndexType)
-    number = IntegerAttr(int(value), type)
-    return UnsignedConstantOp(number) if is_unsigned(type) else arith.ConstantOp(number)
+    if isinstance(type, IntegerType | IndexType):
+        number = IntegerAttr(int(value), type)
+        return UnsignedConstantOp(number) if is_unsigned(type) else arith.ConstantOp(number)
+    assert isinstance(type, AnyFloat)
+    return arith.ConstantOp(FloatAttr(float(value), type))
 
 
 SCALAR = Dialect("scalar", [FmodOp, UnsignedConstantOp])

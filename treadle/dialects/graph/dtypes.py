@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from math import frexp, prod
 from typing import Any, cast
@@ -96,7 +97,12 @@ def element_type(dtype: np.dtype[np.generic]) -> TypeAttribute:
 
 def is_float(type: Attribute) -> bool:
     """Whether elements of this type are floating point numbers."""
-    return isinstance(type, AnyFloat)
+    return _is_float_class(type.__class__)
+
+
+@functools.cache
+def _is_float_class(kind: type[Attribute]) -> bool:
+    return issubclass(kind, AnyFloat)  # a union of a dozen classes, each asked by ABC
 
 
 def is_stored(type: Attribute) -> bool:

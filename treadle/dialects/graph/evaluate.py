@@ -159,16 +159,40 @@ def _value(arithmetic: Arithmetic[V], op: Operation, env: Mapping[SSAValue, V]) 
     if isinstance(op, Operator):
         if 0 in op.shape:
             return arithmetic.lift(np.empty(op.shape, numpy_dtype(op.type.get_element_type())))
-        compute = definition(op)
+        return _operator_value(arithmetic, op, env)
+    if isinstance(op, ComputeOp):
+        return _elements(arithmetic, op, env)
+    accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
+    raise TreadleError(f"{op.name} cannot be evaluated", location_of(op), accepted)
+
+
+_MOST_DEFINITIONS = 1024
+_definitions: dict[object, tuple[Block, ComputeOp]] = {}
+"""Of operators by what they are made of, on arguments of a block in place of operands: building a definition takes
+longer than evaluating it on small tensors."""
+
+
+def _operator_value(arithmetic: Arithmetic[V], op: Operator, env: Mapping[SSAValue, V]) -> V:
+    types = tuple(operand.type for operand in op.operands)
+    key = (type(op), types, op.result.type, frozenset(op.properties.items()))
+    found = _definitions.get(key)
+    if found is None:
+        block = Block(arg_types=types)
+        copy = type(op).create(operands=block.args, result_types=[op.result.type], properties=dict(op.properties))
+        found = block, definition(copy)
+        if len(_definitions) >= _MOST_DEFINITIONS:
+            _definitions.clear()  # other threads hold what they took out
+        _definitions[key] = found
+    block, compute = found
+    try:
+        return _elements(arithmetic, compute, {a: env[o] for a, o in zip(block.args, op.operands, strict=True)})
+    except (KeyError, TreadleError):
+        compute = definition(op)  # whose error names this one's place
         try:
             return _elements(arithmetic, compute, env)
         finally:
             # A definition that is not erased would count as a user of the operands.
             compute.erase()
-    if isinstance(op, ComputeOp):
-        return _elements(arithmetic, op, env)
-    accepted = "an operator of the graph dialect, graph.constant, graph.compute, graph.fused"
-    raise TreadleError(f"{op.name} cannot be evaluated", location_of(op), accepted)
 
 
 def _check_elements(compute: ComputeOp, env: Mapping[SSAValue, V]) -> None:
