@@ -28,9 +28,7 @@ def test_without_a_home_the_cache_is_a_temporary_folder(home: str | None, monkey
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
-    if home is not None:
-        monkeypatch.setenv("HOME", home)
-    assert load_environment({}).cache_dir == temporary_cache_dir()
+    assert load_environment({} if home is None else {"HOME": home}).cache_dir == temporary_cache_dir()
     assert temporary_cache_dir().is_absolute()
 
 

@@ -115,15 +115,15 @@ def test_text_ends_where_the_states_are_full(folder: Path) -> None:
         assert len(PROMPT) + len(found) == 102 and len(chat.tokens) == 101
 
 
-# Guesses, which are read along with the next token.
+# Draft tokens, which are read along with the next one.
 
 
-def test_guesses_follow_what_stood_there_before() -> None:
+def test_drafts_are_what_followed_before() -> None:
     lookup = PromptLookup()
-    assert lookup.guess([1, 2, 3, 4, 1], 8) == []
-    assert lookup.guess([1, 2, 3, 4, 1, 2], 8) == [3, 4, 1, 2, 3, 4, 1, 2]
-    assert lookup.guess([1, 2, 3, 4, 1, 2, 9, 1, 2], 3) == [9, 1, 2], "what came last"
-    assert lookup.guess([1, 2, 3, 4, 1, 2, 9, 1, 2, 3], 1) == [4], "three tokens before two"
+    assert lookup.draft([1, 2, 3, 4, 1], 8) == []
+    assert lookup.draft([1, 2, 3, 4, 1, 2], 8) == [3, 4, 1, 2, 3, 4, 1, 2]
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2], 3) == [9, 1, 2], "what came last"
+    assert lookup.draft([1, 2, 3, 4, 1, 2, 9, 1, 2, 3], 1) == [4], "three tokens before two"
 
 
 REPEATED = [7, 8, 9, 10, 11, 12] * 3
@@ -131,7 +131,7 @@ REPEATED = [7, 8, 9, 10, 11, 12] * 3
 
 @pytest.mark.parametrize("lookup", [2, 20])
 @pytest.mark.parametrize("prompt", [PROMPT, REPEATED])
-def test_guessed_tokens_are_those_of_onnxruntime(
+def test_tokens_with_drafts_are_those_of_onnxruntime(
     rows: Path, prompt: list[int], lookup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = greedy(prompt, 60)
@@ -142,14 +142,14 @@ def test_guessed_tokens_are_those_of_onnxruntime(
         chat = treadle.Conversation(model)
         assert chat.generate(prompt, 60, lookup=lookup) == wanted
         assert chat.tokens == [*prompt, *wanted[:-1]] and max(calls) <= 8
-        assert sum(calls) > len(calls) + len(prompt) - 3, "something was guessed"
+        assert sum(calls) > len(calls) + len(prompt) - 3, "there were drafts"
         more = [*chat.tokens, wanted[-1], 77]
         assert chat.generate(more, 6, lookup=lookup) == greedy(more, 6)
         chat.generate([*prompt, 3], 3)
         assert chat.room == 101 and len(chat.generate(prompt, 500, lookup=lookup)) == 102 - len(prompt)
 
 
-def test_guesses_that_hold_save_calls(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_drafts_save_calls(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model that always repeats the text there is a call for eight tokens."""
     with treadle.load(rows) as model:
         read: list[int] = []
@@ -170,14 +170,14 @@ def test_guesses_that_hold_save_calls(rows: Path, monkeypatch: pytest.MonkeyPatc
         assert calls == 3 + 3, "18 tokens by eight, and 23 behind them"
 
 
-def test_guesses_change_no_draws(rows: Path) -> None:
+def test_drafts_change_no_draws(rows: Path) -> None:
     sampling = treadle.Sampling(temperature=0.4, top_k=3, seed=3)
     with treadle.load(rows) as model:
         plain = treadle.generate(model, REPEATED, most=40, sampling=sampling)
         assert treadle.generate(model, REPEATED, most=40, sampling=sampling, lookup=5) == plain
 
 
-def test_a_stream_that_is_left_leaves_no_guesses(rows: Path) -> None:
+def test_a_stream_that_is_left_leaves_no_drafts(rows: Path) -> None:
     with treadle.load(rows) as model:
         chat = treadle.Conversation(model)
         stream = chat.stream(REPEATED, 40, lookup=7)
@@ -187,7 +187,7 @@ def test_a_stream_that_is_left_leaves_no_guesses(rows: Path) -> None:
         assert chat.generate([*known, 5], 4) == greedy([*known, 5], 4)
 
 
-def test_guesses_are_refused_of_a_model_that_gives_one_row(folder: Path) -> None:
+def test_drafts_are_refused_of_a_model_that_gives_one_row(folder: Path) -> None:
     with treadle.load(folder) as model:
         with pytest.raises(TreadleError, match="the logits of a call's last token alone"):
             treadle.generate(model, PROMPT, most=3, lookup=2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -213,23 +211,3 @@ def test_the_wheel_calls_models_in_a_bare_environment(
         [python, "-c", "import treadle_runtime, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
     ).stdout.split()
     assert "treadle" not in names
-
-
-def import_times(python: Path) -> tuple[float, float]:
-    """Seconds that importing NumPy takes, and then the runtime, by `-X importtime`."""
-    command = [str(python), "-X", "importtime", "-c", "import numpy, treadle_runtime"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
-    found = [re.fullmatch(r"import time:\s+\d+ \|\s+(\d+) \| (numpy|treadle_runtime)", line) for line in lines]
-    numpy, runtime = (int(each[1]) / 1e6 for each in found if each is not None)
-    return numpy, runtime
-
-
-@pytest.mark.slow
-@needs_hatchling
-def test_the_runtime_is_imported_quickly(bare: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 0.15 s, or on a machine that does other things, in little more than NumPy."""
-    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
-        monkeypatch.delenv(name, raising=False)
-    numpy, own = map(statistics.median, zip(*(import_times(bare[0]) for _ in range(9)), strict=True))
-    print(f"NumPy {numpy:.3f} s, then the runtime {own:.3f} s")
-    assert own < max(0.15 - numpy, 1.5 * numpy)

@@ -102,15 +102,15 @@ def _cache_dir(env: Mapping[str, str]) -> Path:
         return _expanded(value, "TREADLE_CACHE_DIR")
     given = Path(_text(env, "XDG_CACHE_HOME") or "")
     try:
-        found = given if given.is_absolute() else _home() / _USERS_CACHE
+        found = given if given.is_absolute() else _home(env) / _USERS_CACHE
     except RuntimeError:  # neither HOME nor an entry of this user in the system's table, as in many containers
         return temporary_cache_dir()
     return found / "treadle" if found.is_absolute() else temporary_cache_dir()
 
 
-def _home() -> Path:
+def _home(env: Mapping[str, str]) -> Path:
     """The user's home, relative where HOME is. RuntimeError if there is none."""
-    return Path(os.environ["HOME"]) if "HOME" in os.environ else Path.home()
+    return Path(env["HOME"]) if "HOME" in env else Path.home()
 
 
 def temporary_cache_dir() -> Path:

@@ -89,7 +89,7 @@ class Sampler:
 
 
 class PromptLookup:
-    """Guesses the tokens that come next: those that followed the last tokens where they stood before in the text.
+    """Draft tokens from the text itself: those that followed the last tokens where they stood before.
 
     Source: Saxena, "Prompt lookup decoding", 2023: speculative decoding (Leviathan et al., "Fast inference from
     transformers via speculative decoding", ICML 2023) whose draft is the text itself.
@@ -103,7 +103,7 @@ class PromptLookup:
         """Where a run of tokens was followed last."""
         self._known = 0
 
-    def guess(self, text: Sequence[int], most: int) -> list[int]:
+    def draft(self, text: Sequence[int], most: int) -> list[int]:
         """So many tokens, or none where the last ones are new. A text begins with the one of the call before."""
         for end in range(self._known + 1, len(text)):
             self._next.update((tuple(text[end - size : end]), end) for size in self.SIZES if size <= end)
@@ -134,7 +134,7 @@ class Conversation:
         self._model, self._given = model, dict(inputs or {})
         self._tokens: list[int] = []
         self._ahead: list[int] = []
-        """Guesses that the model has read behind them."""
+        """Draft tokens that the model has read behind them."""
         self._forms = {tensor.name: _Form.of(tensor, model) for tensor in model.inputs}
         known = {*MADE, *self._given}
         unknown = [name for name in self._forms if name not in known]
@@ -196,16 +196,16 @@ class Conversation:
 
         tokens: all of the text, of which what the model has read already is not read again; a text of more tokens than
             a call takes is read in parts
-        lookup: tokens that a call may guess (`PromptLookup`) and read along with the next one, 0 for none; those that
+        lookup: draft tokens (`PromptLookup`) that a call reads along with the next one at most, 0 for none; those that
             are drawn, too, need no call of their own. What is drawn is the same but for the rounding of other kernels.
 
-        TreadleError: no tokens, one out of the vocabulary, more than there is room for, guesses of a model that gives
-        the logits of a call's last token alone. The states stay as they were.
+        TreadleError: no tokens, one out of the vocabulary, more than there is room for, draft tokens for a model that
+        gives the logits of a call's last token alone. The states stay as they were.
         """
         sampler, text = Sampler(sampling or Sampling()), list(map(int, tokens))
         self._check(text, most)
         self._check_lookup(lookup)
-        guesses, rows = PromptLookup(), [self.read(text)]
+        drafts, rows = PromptLookup(), [self.read(text)]
         for n in range(most):
             token = sampler.next(rows.pop(0), self._tokens)
             yield token
@@ -215,7 +215,7 @@ class Conversation:
                 self._tokens.append(self._ahead.pop(0))
                 continue
             room = min(lookup, most - n - 2, self._chunk - 1, self.room - len(self._tokens) - 1)
-            rows = list(self._rows([token], guesses.guess([*self._tokens, token], room) if room > 0 else []))
+            rows = list(self._rows([token], drafts.draft([*self._tokens, token], room) if room > 0 else []))
 
     def read(self, tokens: Sequence[int]) -> Array:
         """Has the model read a text, as far as it has not; the logits of what follows it."""
@@ -244,7 +244,7 @@ class Conversation:
         if lookup < 0:
             raise TreadleError(f"lookup is {lookup}", "generate", "0 for none, or a number of tokens")
         if lookup and self._logits.shape[-2] == 1 != self._chunk:
-            message = "the model gives the logits of a call's last token alone, so that nothing can be guessed"
+            message = "the model gives the logits of a call's last token alone, so that draft tokens cannot be verified"
             raise TreadleError(message, "generate", "lookup=0")
 
     @property
@@ -264,7 +264,7 @@ class Conversation:
         self._ahead = []
 
     def _rows(self, tokens: Sequence[int], ahead: Sequence[int] = ()) -> Array:
-        """The logits behind each of some more tokens and guesses behind them, or behind the last one alone."""
+        """The logits behind each of some more tokens and the draft tokens behind them, or behind the last one alone."""
         if self._ahead:
             self._forget(len(self._tokens))
         text = [*tokens, *ahead]

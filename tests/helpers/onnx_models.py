@@ -36,6 +36,20 @@ def value(name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT)
     return helper.make_tensor_value_info(name, dtype, list(shape))
 
 
+def two_products(path: Path, a: NDArray[np.float32], b: NDArray[np.float32], first: str) -> Path:
+    """softmax(relu(x a) b + x), over any number of rows, whose first node has a name of its own."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"], first),
+        helper.make_node("Relu", ["p"], ["q"], "clamp"),
+        helper.make_node("MatMul", ["q", "b"], ["r"], "down"),
+        helper.make_node("Add", ["r", "x"], ["s"], "skip"),
+        helper.make_node("Softmax", ["s"], ["y"], "norm"),
+    ]
+    weights = [numpy_helper.from_array(a, "a"), numpy_helper.from_array(b, "b")]
+    columns = a.shape[0]
+    return save_model(path, nodes, [value("x", ("n", columns))], [value("y", ("n", columns))], weights)
+
+
 def linear_model(
     path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET, weights: NDArray[Any] = WEIGHTS
 ) -> Path:

@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 import treadle
-from tests.helpers.onnx_models import save_model, value
+from tests.helpers.onnx_models import save_model, two_products, value
 from tests.helpers.waiting import HANGS, eventually
 from tests.test_states import KEPT, RANGES, decoder
 from tests.tools.test_report import CHROMIUM, DRIVER, NASTY, Browser, Tree, browser
@@ -45,17 +45,8 @@ TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(%[\w.$-]+)')
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """softmax(relu(x a) b + x), whose first node has a name that neither HTML nor a terminal should read."""
-    weights = [numpy_helper.from_array(A, "a"), numpy_helper.from_array(B, "b")]
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["p"], NASTY),
-        helper.make_node("Relu", ["p"], ["q"], "clamp"),
-        helper.make_node("MatMul", ["q", "b"], ["r"], "down"),
-        helper.make_node("Add", ["r", "x"], ["s"], "skip"),
-        helper.make_node("Softmax", ["s"], ["y"], "norm"),
-    ]
-    folder = tmp_path_factory.mktemp("explore")
-    return save_model(folder / "m.onnx", nodes, [value("x", ("n", 16))], [value("y", ("n", 16))], weights)
+    """A model whose first node has a name that neither HTML nor a terminal should read."""
+    return two_products(tmp_path_factory.mktemp("explore") / "m.onnx", A, B, NASTY)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import UnknownLoc
 
 import treadle
-from tests.helpers.onnx_models import save_model, value
+from tests.helpers.onnx_models import save_model, two_products, value
 from tests.helpers.quick_bench import measure_briefly
 from tests.helpers.waiting import HANGS
 from tests.tools.test_certify import PRODUCT
@@ -60,21 +60,10 @@ SECONDS = 0.02
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """softmax(relu(x a) b + x), whose first node has a name that neither HTML nor a terminal should read."""
+    """A model whose first node has a name that neither HTML nor a terminal should read."""
     draw = np.random.default_rng(3)
-    weights = [
-        numpy_helper.from_array(draw.standard_normal(shape).astype(np.float32), name)
-        for name, shape in (("a", (16, 48)), ("b", (48, 16)))
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["p"], NASTY),
-        helper.make_node("Relu", ["p"], ["q"], "clamp"),
-        helper.make_node("MatMul", ["q", "b"], ["r"], "down"),
-        helper.make_node("Add", ["r", "x"], ["s"], "skip"),
-        helper.make_node("Softmax", ["s"], ["y"], "norm"),
-    ]
-    folder = tmp_path_factory.mktemp("report")
-    return save_model(folder / "m.onnx", nodes, [value("x", ("n", 16))], [value("y", ("n", 16))], weights)
+    a, b = (draw.standard_normal(shape).astype(np.float32) for shape in ((16, 48), (48, 16)))
+    return two_products(tmp_path_factory.mktemp("report") / "m.onnx", a, b, NASTY)
 
 
 @pytest.fixture(scope="module")

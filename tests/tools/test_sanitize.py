@@ -70,9 +70,7 @@ def test_a_profile(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_launch_is_read() -> None:
-    launch = parse_launch(
-        "k <<< (2, 3), dim3(32, 4, 1), 1024>>> (a=f16[8, 16]:in, ui8[4 x 4], a, -3, 0x10, 2.5f, true)"
-    )
+    launch = parse_launch("k <<< (2, 3), dim3(32, 4, 1), 1024>>> (a=f16[8, 16]:in, ui8[4 x 4], a, -3, 16u, 2.5f, true)")
     assert launch == LaunchText(
         "k", (2, 3, 1), (32, 4, 1), 1024,
         (ArrayText("a", "f16", (8, 16), "in"), ArrayText(None, "ui8", (4, 4)), "a", -3, 16, 2.5, True),
@@ -110,7 +108,7 @@ def test_launches_that_cannot_be_read(text: str, message: str) -> None:
         ("axpy<<<1, 1>>>(x, f32[4], 1, 4)", "no array 'x'; accepted: NAME=TYPE[EXTENTS] before it"),
         ("axpy<<<1, 1>>>(f16[4], f32[4], 1, 4)", "argument 'x' of kernel 'axpy': got an array of float16"),
         ("axpy<<<1, 2000>>>(f32[4], f32[4], 1, 4)", "block (2000, 1, 1)"),
-        ("axpy<<<1, 4>>>(f32[4]:none.npy, f32[4], 1, 4)", "none.npy: cannot read: No such file"),
+        ("axpy<<<1, 4>>>(f32[4]:none.npy, f32[4], 1, 4)", "none.npy: cannot read the array: [Errno 2] No such file"),
         (
             "axpy<<<1, 4>>>(f32[4]:{}/five.npy, f32[4], 1, 4)",
             "it has float32 of shape [5]; accepted: float32 of",

@@ -61,14 +61,15 @@ class CompileRequest:
     states: States | None = None
 
 
-def lowered_module(request: CompileRequest, to: str | None = None) -> ModuleOp:
-    """The request's module after stage `to` (default: the last). Raises what import and the passes raise."""
+def lowered_module(request: CompileRequest, to: str | None = None, instruments: Sequence[Instrument] = ()) -> ModuleOp:
+    """The request's module after stage `to` (default: the last), with more instruments behind the request's own.
+    Raises what import and the passes raise."""
     request.progress("importing the model", 0.0)
     module = _given_module(request)
     after = stage_of(module, request.after)
-    instruments = _instruments(replace(request, after=after), module, to)
+    own = _instruments(replace(request, after=after), module, to)
     lower(
-        treadle_context(), module, request.target, after=after, to=to, instruments=instruments,
+        treadle_context(), module, request.target, after=after, to=to, instruments=[*own, *instruments],
         options=request.options,
     )  # fmt: skip
     return module

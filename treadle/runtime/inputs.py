@@ -119,7 +119,7 @@ def read_inputs(arguments: Sequence[str]) -> Given:
             raise TreadleError(f"two arrays for input '{name}'", "--input", "one array an input")
         numbers = [number(word) for word in value.split(",")]
         if None in numbers:
-            given.arrays[name] = _array(value)
+            given.arrays[name] = read_array(value, f"a .npy file without objects ({_FORM})")
         else:
             given.constants[name] = np.array(numbers[0] if len(numbers) == 1 else numbers)
     return given
@@ -144,11 +144,11 @@ def number(word: str) -> bool | float | None:
     return None
 
 
-def _array(file: str) -> Array:
+def read_array(file: str, accepted: str) -> Array:
+    """The array of a `.npy` file; TreadleError with what is accepted if it is none."""
     try:
         array: object = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        accepted = f"a .npy file without objects ({_FORM})"
         raise TreadleError(f"cannot read the array: {error}", file, accepted) from error
     if not isinstance(array, np.ndarray):
         raise TreadleError("several arrays in one file", file, "a .npy file with one array")

@@ -21,20 +21,19 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 
 from treadle.backends.launch_names import has_choices
 from treadle.bench.interleave import Disturbance, interleave
-from treadle.bench.model import called, points_of, repeated, tensors_at
+from treadle.bench.model import called, points_of, repeated
 from treadle.compiler.artifact_writer import write_artifact
-from treadle.compiler.pipeline import STAGE_NAMES, lower, record_stage, stage_of
-from treadle.compiler.request import LOWERING, CompileRequest, is_ir_file, lowered_module, read_module
+from treadle.compiler.pipeline import STAGE_NAMES, record_stage, stage_of
+from treadle.compiler.request import CompileRequest, is_ir_file, lowered_module, read_module
 from treadle.dialects.graph import FusedOp
 from treadle.dialects.location import ir_text, location_of, name_nodes
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import DispatchAttr, UseAttr, choice_text
 from treadle.errors import TreadleError
 from treadle.model import CompiledModel, load
-from treadle.passes.instruments import Announce
 from treadle.passes.schedule.instance import anchor_of, group_program
 from treadle.passes.schedule.schedule_select import check_use, default_schedule
-from treadle.runtime.inputs import Given, complete, empty_lengths, empty_states, inputs_at, inputs_of
+from treadle.runtime.inputs import Given, empty_lengths, empty_states, inputs_at, inputs_of
 from treadle.schedules.template import Anchor, Template
 from treadle.shapes.dynamic import ExtentExpression
 from treadle.support.progress import Progress, no_progress
@@ -253,14 +252,10 @@ class Session:
             recorder.resume(self.current.recorder, SCHEDULE, module, change)
         else:
             recorder.start(module)
-        steps = iter(range(1 << 20))
-        total = 50.0  # about; for the display only
-
-        def announce(name: str) -> None:
-            self.progress(name, LOWERING * min(1.0, next(steps) / total))
-
-        options, instruments = self.request.options, [Announce(announce), recorder]
-        lower(treadle_context(), module, self.target, after=after, instruments=instruments, options=options)
+        given = replace(
+            self.request, model=module, after=after, shapes={}, constants=None, states=None, progress=self.progress
+        )
+        lowered_module(given, instruments=[recorder])
         code = code_of(module, self.target.kind, self.documents)
         chooses = has_choices(module)
         number = self._made
@@ -268,11 +263,7 @@ class Session:
         folder = Path(self._scratch.name) / str(number)
         folder.mkdir()
         start = time.perf_counter()
-        last = replace(
-            self.request, model=module, after=STAGE_NAMES[-1], shapes={}, constants=None, states=None, cubins=False,
-            content=None, trace_dir=None, progress=self.progress,
-        )  # fmt: skip
-        write_artifact(last, folder)
+        write_artifact(replace(given, after=STAGE_NAMES[-1], cubins=False, content=None, trace_dir=None), folder)
         seconds = time.perf_counter() - start
         return Version(number, change, groups, recorder, code, folder, seconds, chooses)
 
@@ -317,7 +308,7 @@ class Session:
             calls = [
                 (
                     ", ".join(f"{name} = {value}" for name, value in point.items()),
-                    complete(tensors_at(model.inputs, point), {}, self.settings.seed),
+                    inputs_at(model.inputs, point, {}, self.settings.seed),
                 )
                 for point in points
             ]

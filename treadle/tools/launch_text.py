@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from treadle.dialects.graph.dtypes import ELEMENT_TYPES, numpy_dtype
 from treadle.errors import TreadleError
+from treadle.runtime.inputs import number, read_array
 
 Array = NDArray[Any]
 
@@ -103,15 +102,11 @@ def _argument(text: str) -> ArrayText | str | bool | int | float:
     match = _ARRAY.fullmatch(text)
     if match is not None:
         return _array(match, text)
-    if text in ("true", "false"):
-        return text == "true"
-    if _NAME.fullmatch(text) and text not in ("inf", "nan"):
+    value = number(re.sub(r"(?<=[\d.])[fFuUlL]+$", "", text))
+    if value is not None:
+        return value
+    if _NAME.fullmatch(text):
         return text
-    plain = re.sub(r"(?<=[\d.])[fFuUlL]+$", "", text)
-    with suppress(ValueError):
-        return int(plain, 0)
-    with suppress(ValueError):
-        return float(plain)
     raise TreadleError(f"cannot read the argument {text!r}", "--launch", ARGUMENTS)
 
 
@@ -136,7 +131,7 @@ def made(array: ArrayText, random: np.random.Generator, unwritten: int) -> Array
     """
     dtype = numpy_dtype(_TYPES[array.type])
     if array.filled.endswith(".npy"):
-        return _read(Path(array.filled), array, dtype)
+        return _read(array.filled, array, dtype)
     if array.filled == "zeros":
         return np.zeros(array.shape, dtype)
     if array.filled == "out":
@@ -152,12 +147,8 @@ def unwritten_bytes(array: ArrayText, dtype: np.dtype[Any], unwritten: int) -> b
     return bytearray((unwritten.to_bytes(2, "little") * (count // 2 + 1))[:count])
 
 
-def _read(path: Path, array: ArrayText, dtype: np.dtype[Any]) -> Array:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TreadleError(f"cannot read: {reason}", path, "an array that numpy.save wrote") from error
+def _read(path: str, array: ArrayText, dtype: np.dtype[Any]) -> Array:
+    found = read_array(path, "an array that numpy.save wrote")
     if found.shape != array.shape or found.dtype.itemsize != dtype.itemsize:
         message = f"it has {found.dtype} of shape {list(found.shape)}"
         raise TreadleError(message, path, f"{dtype} of shape {list(array.shape)}")

@@ -218,7 +218,11 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--most", type=int, metavar="N", default=256, help="tokens of an answer (default %(default)s)")
     parser.add_argument(
-        "--lookup", type=int, default=0, metavar="N", help="tokens guessed a step, from the text so far"
+        "--lookup",
+        type=int,
+        default=0,
+        metavar="N",
+        help="speculative decoding: draft tokens a step, from the text so far",
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default: the most probable token")
     parser.add_argument("--top-k", type=int, default=0, metavar="N", help="draw from the N most probable tokens")

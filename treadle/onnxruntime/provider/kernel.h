@@ -310,6 +310,7 @@ static OrtStatus *pack_context(const OrtApi *api, const struct part *part, struc
         if (*paths[i] && !read_file(paths[i], out)) return failed(api, paths[i], strerror(errno));
         head.sizes[i] = out->size - before;
     }
+    if (out->failed) return no_memory(api);
     treadle_sha256((unsigned char *)out->data + sizeof head, out->size - sizeof head, head.digest);
     memcpy(out->data, &head, sizeof head);
     return NULL;
@@ -448,7 +449,10 @@ static OrtStatus *write_context(const struct kernel *k, const OrtGraph *graph, c
     FILE *out = fopen(file, "wb");
     int is_written = out && fwrite(content->data, 1, content->size, out) == content->size;
     if (out && fclose(out)) is_written = 0;
-    return is_written ? NULL : failed(api, file, strerror(errno));
+    if (is_written) return NULL;
+    OrtStatus *status = failed(api, file, strerror(errno));
+    if (out) unlink(file);
+    return status;
 }
 
 static OrtStatus *make_attributes(const struct kernel *k, const struct bytes *content, const char *file, OrtOpAttr **made) {

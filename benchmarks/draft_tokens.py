@@ -1,10 +1,10 @@
-"""What a step costs that reads guessed tokens along with the next one, against a step of one token.
+"""What a step costs that reads draft tokens along with the next one, against a step of one token.
 
-    python -m benchmarks.guesses --models DIR
-    python -m benchmarks.guesses --models DIR int4 --layers 4 --threads 2
+    python -m benchmarks.draft_tokens --models DIR
+    python -m benchmarks.draft_tokens --models DIR int4 --layers 4 --threads 2
 
 A decoder in the shape of Qwen2 0.5B, with random weights, gives the logits of all tokens of a call; it has read 256
-tokens. Calls of one and of more tokens take turns. A guess pays where more tokens of a call are drawn, too, than the
+tokens. Calls of one and of more tokens take turns. Drafts pay where a call accepts more tokens than the
 call costs calls of one token: the second number of each pair is that cost. The raw numbers go to `benchmarks/results/`.
 """
 
@@ -31,7 +31,7 @@ PAST = 256
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measures each kind of weights, one after the other."""
-    parser = argparse.ArgumentParser(description="What a step with guessed tokens costs.")
+    parser = argparse.ArgumentParser(description="What a step with draft tokens costs.")
     parser.add_argument("kinds", nargs="*", default=list(CHOSEN), help=", ".join(CHOSEN))
     parser.add_argument("--models", type=Path, required=True, help="where models are written, and found again")
     parser.add_argument("--layers", type=positive, default=Decoder.layers)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         own.close()
     Console().print(table)
-    print(f"written to {write_results('guesses', describe_run(), results, args.output)}")
+    print(f"written to {write_results('draft_tokens', describe_run(), results, args.output)}")
 
 
 def measured(own: Own, rounds: int) -> list[float]:
