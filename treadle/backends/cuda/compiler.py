@@ -20,6 +20,8 @@ from treadle.target import Target
 
 HEADER_NAME = "treadle_cuda.h"
 HEADER = Path(__file__).parent / "include" / HEADER_NAME
+HOPPER_HEADER_NAME = "treadle_hopper.h"
+"""Of kernels that use instructions of compute capability 9.0; it includes the other."""
 
 # The hardware's limit of registers, explicitly: by default ptxas spills some to have more resident blocks.
 _REGISTERS = "--maxrregcount=255"
@@ -30,11 +32,12 @@ NVRTC_WHEELS = "pip install 'treadle[nvrtc]', which is 'cuda-bindings==13.0.*' a
 """What installs NVRTC."""
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<message>.*)$", re.M)
+_WARNING = re.compile(r"\bwarning\b|\(C7\d+\)|\binfo\b.*\bC7\d+\b", re.I)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One translation unit: CUDA C++ text, which may include `treadle_cuda.h`, and a name for diagnostics."""
+    """One translation unit: CUDA C++ text, which may include the headers of `include`, and a name for diagnostics."""
 
     name: str
     text: str
@@ -50,6 +53,8 @@ class Cubin:
     arch: str
     resources: Mapping[str, Resources]
     """By kernel name."""
+    warnings: Sequence[str] = ()
+    """What the assembler said of a successful run, such as C7510, that products of a warpgroup are not overlapped."""
 
 
 def compile_cubin(
@@ -72,12 +77,14 @@ def compile_cubin(
     if not target.is_cuda:
         raise TreadleError(f"target '{target.name}' is no GPU", where=unit.name, accepted="sm_80 and the like")
     all_options = (f"--gpu-architecture={target.name}", *_OPTIONS, *options)
-    included = _header() if header is None else header
+    headers = {HEADER_NAME: _header(HEADER_NAME) if header is None else header}
+    if f'#include "{HOPPER_HEADER_NAME}"' in unit.text:
+        headers[HOPPER_HEADER_NAME] = _header(HOPPER_HEADER_NAME)
     if cache is None:
-        return _compile(unit, included, target.name, all_options)
-    key = digest(nvrtc_version(), unit.text if unit.code is None else unit.code, included, *all_options)
+        return _compile(unit, headers, target.name, all_options)
+    key = digest(nvrtc_version(), unit.text if unit.code is None else unit.code, *headers.values(), *all_options)
     stored = cache.fetch(
-        "cubins", key, ".cubin", lambda path: _write(path, _compile(unit, included, target.name, all_options))
+        "cubins", key, ".cubin", lambda path: _write(path, _compile(unit, headers, target.name, all_options))
     )
     return _decode(stored.read_bytes())
 
@@ -142,27 +149,27 @@ def _absent(error: Exception) -> TreadleError:
 
 
 @cache
-def _header() -> str:
-    return HEADER.read_text()
+def _header(name: str) -> str:
+    return HEADER.with_name(name).read_text()
 
 
-def _compile(unit: Unit, header: str, arch: str, options: Sequence[str]) -> Cubin:
+def _compile(unit: Unit, headers: Mapping[str, str], arch: str, options: Sequence[str]) -> Cubin:
     nvrtc_version()
     nvrtc = _nvrtc()
     file_name = f"{unit.name}.cu"
-    program = _checked(
-        nvrtc.nvrtcCreateProgram(unit.text.encode(), file_name.encode(), 1, [header.encode()], [HEADER_NAME.encode()]),
-        unit,
-    )
+    names, texts = [name.encode() for name in headers], [text.encode() for text in headers.values()]
+    created = nvrtc.nvrtcCreateProgram(unit.text.encode(), file_name.encode(), len(names), texts, names)
+    program = _checked(created, unit)
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _read(unit, program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _diagnosis(unit, header, str(status.name), log)
+            raise _diagnosis(unit, headers, str(status.name), log)
         image = _read(unit, program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(image, arch, resources_of(image))
+    warned = tuple(line.strip() for line in log.rstrip("\0").splitlines() if _WARNING.search(line))
+    return Cubin(image, arch, resources_of(image), warned)
 
 
 def _checked(result: tuple[Any, ...], unit: Unit) -> Any:
@@ -181,26 +188,27 @@ def _read(unit: Unit, program: Any, size: Any, read: Any) -> bytes:
     return buffer
 
 
-def _diagnosis(unit: Unit, header: str, status: str, log: str) -> TreadleError:
+def _diagnosis(unit: Unit, headers: Mapping[str, str], status: str, log: str) -> TreadleError:
     """NVRTC's first message, with the line of the text that it is about."""
     log = log.rstrip("\0").strip()
     found = _DIAGNOSTIC.search(log)
     if found is None:
         return TreadleError(f"NVRTC failed with {status}: {log}", where=unit.name)
     number = int(found["line"])
-    source = header if found["file"] == HEADER_NAME else unit.text
-    lines = source.splitlines()
+    lines = headers.get(found["file"], unit.text).splitlines()
     line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
     return TreadleError(f"{found['message']} in '{line}'", where=f"{found['file']}:{number}")
 
 
 def _write(path: Path, cubin: Cubin) -> None:
     """Writes one line of JSON, then the image."""
-    about = {"arch": cubin.arch, "resources": {name: asdict(each) for name, each in cubin.resources.items()}}
+    resources = {name: asdict(each) for name, each in cubin.resources.items()}
+    about = {"arch": cubin.arch, "resources": resources, "warnings": list(cubin.warnings)}
     path.write_bytes(json.dumps(about, sort_keys=True).encode() + b"\n" + cubin.image)
 
 
 def _decode(stored: bytes) -> Cubin:
     about, _, image = stored.partition(b"\n")
     fields = json.loads(about)
-    return Cubin(image, fields["arch"], {name: Resources(**each) for name, each in fields["resources"].items()})
+    resources = {name: Resources(**each) for name, each in fields["resources"].items()}
+    return Cubin(image, fields["arch"], resources, fields.get("warnings", ()))

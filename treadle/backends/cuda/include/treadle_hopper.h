@@ -1,0 +1,196 @@
+// What kernels of compute capability 9.0 may call beside treadle_cuda.h: barriers that count bytes, bulk copies of tiles by
+// tensor maps, and products of a warpgroup. Source: PTX ISA 9.0, the sections named below.
+//
+// Shared memory is given by its address in the block's shared window, as PTX wants it (treadle_shared_address).
+#ifndef TREADLE_HOPPER_H
+#define TREADLE_HOPPER_H
+
+#include "treadle_cuda.h"
+
+// "Tensors": where a tensor lies, and the box of it that a copy moves; made by the host, and opaque to a kernel.
+struct alignas(64) treadle_tensor_map {
+  unsigned long long words[16];
+};
+
+// "Parallel Synchronization: mbarrier": a barrier of arrivals and of bytes that copies bring.
+struct treadle_mbarrier {
+  unsigned long long state;
+};
+
+// How elements of 16 and 32 bits are multiplied: names of element types for treadle_wgmma.
+struct treadle_tf32 {};
+struct treadle_f8E4M3FN {};
+struct treadle_f8E5M2 {};
+
+// "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", matrix descriptors: where a tile begins, the
+// bytes from one group of matrices to the next along both dimensions, and the swizzle (0 none, 1 of 128 bytes, 2 of 64,
+// 3 of 32). Adding bytes / 16 moves the start.
+inline unsigned long long treadle_matrix(unsigned address, int leading, int stride, int swizzle) {
+  return (unsigned long long)((address & 0x3ffffu) >> 4) | (unsigned long long)(leading >> 4) << 16 |
+         (unsigned long long)(stride >> 4) << 32 | (unsigned long long)swizzle << 62;
+}
+
+// sums += a * b, or a * b where `keep` is false: 64 rows, N columns, and 32 bytes of the terms. Of each 8 columns a thread
+// has 4 sums. A and B are matrix descriptors; TRANSPOSE_A and TRANSPOSE_B say that an operand of 16 bits does not lie along
+// the terms but across them. The text of a kernel has the instruction for each shape that it uses. The operands are read,
+// and sums written, until a treadle_wgmma_wait has covered the product's group.
+template <int N, typename A, typename B, int TRANSPOSE_A, int TRANSPOSE_B, typename SUM>
+inline void treadle_wgmma(treadle_vec<SUM, 4> *sums, unsigned long long a, unsigned long long b, bool keep);
+// The same with A in registers: what a thread holds of 64 rows, as of 16 rows of treadle_mma for each warp.
+template <int N, typename A, typename B, int TRANSPOSE_B, typename SUM>
+inline void treadle_wgmma_registers(treadle_vec<SUM, 4> *sums, treadle_vec<unsigned, 4> a, unsigned long long b, bool keep);
+
+#ifndef TREADLE_NO_DEVICE_BODIES
+
+// The value of a warp's first lane, known to be the same in all of them: what is computed from it takes uniform registers.
+inline int treadle_uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+inline unsigned treadle_uniform(unsigned x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// ---- barriers that count arrivals and bytes -------------------------------------------------------------------
+
+inline void treadle_mbarrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Publishes initialised barriers to copies; a barrier of the block publishes them to its threads.
+inline void treadle_mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+inline void treadle_mbarrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives at the barrier at the same address in a block of the cluster.
+inline void treadle_mbarrier_arrive_at(unsigned barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank)
+      : "memory");
+}
+// Arrives, and lets the phase wait for so many bytes of copies.
+inline void treadle_mbarrier_expect(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits for the end of the phase of this parity: that of a barrier's first phase is 0.
+inline void treadle_mbarrier_wait(unsigned barrier, int parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
+// ---- copies of boxes of a tensor, by one thread ---------------------------------------------------------------
+
+inline void treadle_tensor_map_prefetch(const treadle_tensor_map &map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+// Starts a copy of the box at the given coordinates, the innermost first, to shared memory; elements outside of the tensor
+// become 0. It completes at the barrier, by the bytes of the box.
+inline void treadle_tensor_load(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(tile),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y)
+      : "memory");
+}
+inline void treadle_tensor_load(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          tile),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+inline void treadle_tensor_load(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int x, int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+          tile),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+inline void treadle_tensor_load(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int x, int y, int z, int w,
+                                int v) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(tile),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+// The same to the same address in each block of the cluster whose bit is set; it completes at the barrier of each.
+inline void treadle_tensor_load_multicast(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int blocks, int x,
+                                          int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%4, %5}], [%2], %3;" ::"r"(tile),
+      "l"(&map), "r"(barrier), "h"((unsigned short)blocks), "r"(x), "r"(y)
+      : "memory");
+}
+// Starts a copy of a box from shared memory to the tensor, up to its ends; it belongs to the thread's next group.
+inline void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(tile), "r"(x),
+               "r"(y)
+               : "memory");
+}
+inline void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map), "r"(tile),
+               "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+inline void treadle_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until at most PENDING of the thread's newest groups are under way, or still read shared memory.
+template <int PENDING> inline void treadle_bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+template <int PENDING> inline void treadle_bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+// What the thread wrote to shared memory may be read by copies and products that begin later.
+inline void treadle_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- the warpgroup: 4 warps, of which the first has a number that is a multiple of 4 ---------------------------
+
+// Orders registers that the threads wrote before products that read them.
+inline void treadle_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+inline void treadle_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most PENDING of the newest groups of products are under way.
+template <int PENDING> inline void treadle_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// The registers of each thread of the warpgroup from here on.
+template <int REGISTERS> inline void treadle_registers_decrease() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> inline void treadle_registers_increase() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+// Meets the other threads of a numbered barrier, or only counts as having come.
+inline void treadle_named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+inline void treadle_named_barrier_arrive(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+// 4 matrices of 8 x 8 elements of 16 bits, as lanes hold them, to rows of 16 bytes whose addresses they give.
+inline void treadle_stmatrix_x4(void *row, treadle_vec<unsigned, 4> x) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(treadle_shared_address(row)),
+               "r"(x.v[0]), "r"(x.v[1]), "r"(x.v[2]), "r"(x.v[3])
+               : "memory");
+}
+
+// ---- clusters -------------------------------------------------------------------------------------------------
+
+inline int treadle_cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+inline void treadle_cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// ---- launches that overlap ------------------------------------------------------------------------------------
+
+// The next launch of the stream may begin; wait until all that the launch before wrote is visible.
+inline void treadle_grid_done() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+inline void treadle_grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+#endif  // TREADLE_NO_DEVICE_BODIES
+#endif  // TREADLE_HOPPER_H
