@@ -16,6 +16,7 @@ from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import DynamicCalls
 from treadle.shapes.states import State
 from treadle.support.lazy import lazy_module
+from treadle.target.tensor_map import TensorMap
 
 if TYPE_CHECKING:
     import ml_dtypes
@@ -80,6 +81,10 @@ class Fields:
         entries = self._list(key, self._value(key))
         return [Fields(each, f"{self._path(key)}[{n}]", self.where, self.unchanged) for n, each in enumerate(entries)]
 
+    def object(self, key: str) -> Fields:
+        """An object."""
+        return Fields(self._value(key), self._path(key), self.where, self.unchanged)
+
     def pairs(self, key: str, choices: Sequence[Choice], limit: int) -> tuple[tuple[Choice, int], ...]:
         """A list of pairs: one of some strings, and a whole number from 0 to `limit`."""
         return tuple(self._pair(f"{key}[{n}]", each, choices, limit) for n, each in enumerate(self._entries(key)))
@@ -138,7 +143,7 @@ class Fields:
         return f"{self.path}.{key}" if self.path else key
 
 
-FORMAT = 11
+FORMAT = 12
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -213,6 +218,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class BufferMap:
+    """A tensor map of the buffer that is one of a launch's arguments, by its number."""
+
+    argument: int
+    map: TensorMap
+
+
+@dataclass(frozen=True)
 class KernelLaunch:
     """One launch of a GPU's kernel.
 
@@ -221,6 +234,7 @@ class KernelLaunch:
     buffers:        for each argument, the number of an input, an output or a constant, or the byte in the arena or the
                     zeroed memory
     types:          for each argument, the NumPy dtype name of its elements, and how many the kernel takes it to have
+    maps:           how copies of boxes see buffers; the kernel takes them behind the others, in this order
     """
 
     kernel: str
@@ -230,6 +244,7 @@ class KernelLaunch:
     dynamic_shared: int
     buffers: tuple[tuple[BufferKind, int], ...]
     types: tuple[tuple[str, int], ...]
+    maps: tuple[BufferMap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -393,6 +408,7 @@ def _launch(fields: Fields) -> KernelLaunch:
     types = fields.pairs("types", _DTYPES, _MAX_BYTES)
     if len(buffers) != len(types):
         raise fields.error("types", f"has {len(types)} entries", f"{len(buffers)}, one for each buffer")
+    maps = tuple(_buffer_map(each, len(buffers)) for each in fields.objects("maps"))
     return KernelLaunch(
         kernel=fields.text("kernel"),
         image=fields.text("image"),
@@ -401,7 +417,19 @@ def _launch(fields: Fields) -> KernelLaunch:
         dynamic_shared=fields.natural("dynamic_shared", _MAX_GRID),
         buffers=buffers,
         types=types,
+        maps=maps,
     )
+
+
+def _buffer_map(fields: Fields, arguments: int) -> BufferMap:
+    map = fields.object("map")
+    extents, strides, box = (map.naturals(key, _MAX_BYTES) for key in ("extents", "strides", "box"))
+    made = TensorMap(map.text("element"), extents, strides, box, map.natural("swizzle", _MAX_GRID))
+    try:
+        made.check()
+    except TreadleError as error:
+        raise fields.error("map", f"is no tensor map: {error.message}", str(error.accepted)) from error
+    return BufferMap(fields.natural("argument", arguments - 1), made)
 
 
 def _dispatch(fields: Fields) -> Dispatch:
@@ -458,4 +486,10 @@ def _check_buffers(manifest: Manifest, launch: KernelLaunch, path: str, where: o
             message = (
                 f"{path}.buffers[{number}]: {kind} {index} has {max(available, 0)} bytes, the kernel needs {needed}"
             )
+            raise TreadleError(f"the manifest contradicts itself: {message}", where, WROTE_IT)
+    for number, each in enumerate(launch.maps):
+        dtype, elements = launch.types[each.argument]
+        has = elements * element_type(dtype).itemsize
+        if each.map.span > has:
+            message = f"{path}.maps[{number}]: spans {each.map.span} bytes of an argument of {has}"
             raise TreadleError(f"the manifest contradicts itself: {message}", where, WROTE_IT)

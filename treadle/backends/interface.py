@@ -108,7 +108,8 @@ def kernel_interface(launch: KernelLaunch) -> str:
     """What a GPU's kernel expects: its grid, its block, and the elements of each of its buffers."""
     types = [f"{dtype}[{elements}]" for dtype, elements in launch.types]
     sizes = f"grid {list(launch.grid)} block {list(launch.block)} shared {launch.dynamic_shared}"
-    return "\n".join(["treadle kernel interface 1", f"kernel {launch.kernel}", sizes, *types, "end"])
+    maps = [f"map {each.argument} {each.map}" for each in launch.maps]
+    return "\n".join(["treadle kernel interface 1", f"kernel {launch.kernel}", sizes, *types, *maps, "end"])
 
 
 def c_definition(text: str, specifiers: str) -> str:

@@ -222,7 +222,10 @@ _CUDA: Passes = {
     "define": _DEFINE,
     "fuse": _FUSE,
     "schedule": _SCHEDULE,
-    "kernels": _KERNELS,
+    "kernels": (
+        *_KERNELS,
+        Step("hopper-form-boxes", "After fusion of prologues, while indices are those of tensors."),
+    ),
     "plan": (
         Step("tile-lower", "Of kernels that come as text; templates write what tiles are made of."),
         Step(

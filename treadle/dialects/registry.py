@@ -24,6 +24,7 @@ _DIALECTS: Mapping[str, str] = {
     "host": "treadle.dialects.host:HOST",
     "schedule": "treadle.dialects.schedule:SCHEDULE",
     "cuda": "treadle.dialects.cuda:CUDA",
+    "hopper": "treadle.dialects.hopper:HOPPER",
 }
 UPSTREAM = ("builtin", "func", "arith", "math", "scf", "memref", "vector")
 

@@ -86,7 +86,7 @@ _ARRIVE = ("loop.arrive",)
 """Counters at which the blocks of a launch arrive."""
 _BLOCKS = (
     *_ARRIVE, "loop.barrier", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
-    "loop.round_tf32",
+    "loop.round_tf32", "hopper.*",
 )  # fmt: skip
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")
@@ -115,7 +115,7 @@ LEGAL: Mapping[str, Sequence[str]] = {
     "lower cpu": (
         *_FRAME, *_HOST_CPU, *_SCALARS, "scf.*", "memref.*", "vector.*", *_LANES, *_MEMORY, *_UNIT, *_ARRIVE,
     ),
-    "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*"),
+    "lower cuda": (*_FRAME, *_HOST, *_SCALARS, "scf.*", "memref.*", "vector.*", "cuda.*", "hopper.*"),
 }  # fmt: skip
 """Operation names, `dialect.*` for a whole dialect, that may remain after each stage (and kind of target)."""
 _OF_MODELS = ("import", "graph")

@@ -51,6 +51,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         "loop-fuse-epilogue",
         "loop-skip-padding",
         "loop-clamp-reductions",
+        "hopper-form-boxes",
         "loop-tail-tiles",
         "loop-dense-arguments",
         "loop-simplify-index",

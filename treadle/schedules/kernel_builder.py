@@ -22,6 +22,8 @@ from treadle.dialects.graph import YieldOp as GraphYieldOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
+from treadle.dialects.hopper import BulkCopyOp
+from treadle.dialects.hopper import YieldOp as BulkYieldOp
 from treadle.dialects.loop import (
     AllocOp,
     ArriveOp,
@@ -496,6 +498,28 @@ class KernelBuilder(DefinitionBuilder):
         with self._inside(op.body.block):
             result = value(Index(op.element, self))
         op.body.block.add_op(CopyYieldOp(result))
+
+    def bulk_copy(
+        self,
+        tile: tuple[SSAValue, Sequence[IndexLike]],
+        barrier: tuple[SSAValue, IndexLike],
+        extents: Sequence[int],
+        value: Callable[[Sequence[Index]], Scalar],
+    ) -> None:
+        """A copy by one thread of as many elements as `extents` say to a tile's last dimensions; `value` gives an
+        element. It completes at the barrier: see `hopper.bulk_copy`."""
+        place = barrier[0], self._ssa(barrier[1])
+        op = BulkCopyOp(tile[0], self._all_ssa(tile[1]), *place, len(extents))
+        for argument, name in zip(op.body.block.args, "rc"[-len(extents) :], strict=True):
+            argument.name_hint = name
+        self._builder.insert(op)
+        with self._inside(op.body.block):
+            result = value([Index(argument, self) for argument in op.body.block.args])
+        op.body.block.add_op(BulkYieldOp(result))
+
+    def perform(self, op: Operation) -> None:
+        """Inserts an operation without a result, such as a barrier of the hopper dialect."""
+        self._builder.insert(op)
 
     def select(self, condition: Predicate | Scalar, a: Scalar, b: Scalar) -> Scalar:
         """a where the condition holds, else b."""

@@ -68,9 +68,10 @@ def place_in_b(lane: Index, column: Index, k: Index, half: int, *, along_k: bool
     return column + second, term
 
 
-def lane_row(lane: Index, first: Extent, r: Index, h: Index) -> Index:
-    """A row, from the first of a warp's on, that a lane holds: one of two of the r-th product."""
-    return first + r * PRODUCT_M + (h * (PRODUCT_M // HALVES) + lane // QUAD)
+def lane_row(lane: Index, first: Extent, r: Index, h: Index, step: int = PRODUCT_M) -> Index:
+    """A row, from the first of a warp's on, that a lane holds: one of two of the r-th product, `step` rows behind the
+    one before."""
+    return first + r * step + (h * (PRODUCT_M // HALVES) + lane // QUAD)
 
 
 # Tiles of tensors, in shared memory, and in registers.
@@ -223,6 +224,7 @@ class Fragment:
 
     Registers are numbered [r, p, q] by 16 rows, 16 columns, and the half of these; each is what a lane holds of 16 x 8
     elements: at [h, c] the one 8 h rows below and c columns beside the lane's first.
+    row_step: rows from one 16 of a warp's to the next
     total: where the elements are after blocks added theirs; None while each block has its own
     """
 
@@ -233,6 +235,7 @@ class Fragment:
     rows: int
     columns: int
     first: tuple[Extent, Extent]
+    row_step: int = PRODUCT_M
     total: SSAValue | None = None
 
     @property
@@ -247,7 +250,7 @@ class Fragment:
 
     def row(self, r: Index, h: Index) -> Index:
         """The row, in the block's tile, of a lane's element."""
-        return lane_row(self.lane, self.first[0], r, h)
+        return lane_row(self.lane, self.first[0], r, h, self.row_step)
 
     def column(self, p: Index, q: Index, c: Index) -> Index:
         """The column of a lane's element in the warp's part."""
@@ -288,7 +291,10 @@ class TileBuilder:
     """Writes tiles of one kernel, by all `threads` of a block.
 
     lane, warp: of the calling thread
+    most_staged: columns of a fragment that `store` brings to shared memory at once
     """
+
+    most_staged = 1 << 16
 
     def __init__(self, b: KernelBuilder, threads: int):
         self.b, self.threads = b, threads
@@ -497,32 +503,38 @@ class TileBuilder:
         if byte_width(target.element) == 2:
             self._store_staged(c, target)
             return
-        with self.b.loop("r", c.shape[0], unroll=True) as r, self._lane_elements(c) as (i, j):
+        with self.b.loop("r", c.shape[0], unroll=True) as r, self._lane_elements(c.columns) as (i, j):
             # Four lanes store the 32 bytes of a sector.
-            target.store(c.at(r, i, j), c.first[0] + (r * PRODUCT_M + i), c.first[1] + j)
+            target.store(c.at(r, i, j), c.first[0] + (r * c.row_step + i), c.first[1] + j)
 
     def _store_staged(self, c: Fragment, target: Region) -> None:
         """Lanes store 16 bytes of a row each."""
-        b, slab = self.b, TileLayout(PRODUCT_M, c.columns, byte_width(target.element))
+        b, width = self.b, min(c.columns, self.most_staged)
+        slab = TileLayout(PRODUCT_M, width, byte_width(target.element))
         shape = [self.threads // WARP, slab.rows, slab.columns]
         staged = b.alloc("staged", shape, target.element, Space.SHARED, slab.swizzle)
         with b.loop("r", c.shape[0], unroll=True) as r:
-            b.barrier()
-            with self._lane_elements(c) as (i, j):
-                b.store(narrowed(b, c.at(r, i, j), target.element), staged, [self.warp, i, j])
-            b.barrier()
-            with (
-                self._chunks(slab, self.lane, WARP) as (i, first),
-                b.tasks(["e"], repeat(slab.chunk), unroll=True, vector=True) as (e,),
-            ):
-                j = first + e
-                row = c.first[0] + (r * PRODUCT_M + i)
-                target.store(b.load(staged, [self.warp, i, j]), row, c.first[1] + j)
+            for left in range(0, c.columns, width):
+                self.meet()
+                with self._lane_elements(width) as (i, j):
+                    b.store(narrowed(b, c.at(r, i, j + left), target.element), staged, [self.warp, i, j])
+                self.meet()
+                with (
+                    self._chunks(slab, self.lane, WARP) as (i, first),
+                    b.tasks(["e"], repeat(slab.chunk), unroll=True, vector=True) as (e,),
+                ):
+                    j = first + e
+                    row = c.first[0] + (r * c.row_step + i)
+                    target.store(b.load(staged, [self.warp, i, j]), row, c.first[1] + (j + left))
+
+    def meet(self) -> None:
+        """Waits for the threads that share what `store` stages."""
+        self.b.barrier()
 
     @contextmanager
-    def _lane_elements(self, c: Fragment) -> Generator[tuple[Index, Index]]:
-        """A loop over the lane's elements of 16 rows of a warp's part: row, column."""
-        mapping = repeat(1, c.columns // PRODUCT_N) * FRAGMENT
+    def _lane_elements(self, columns: int) -> Generator[tuple[Index, Index]]:
+        """A loop over the lane's elements of 16 rows of so many columns of a warp's part: row, column."""
+        mapping = repeat(1, columns // PRODUCT_N) * FRAGMENT
         with self.b.tasks(["i", "j"], mapping, self.lane, unroll=True, vector=True) as (i, j):
             yield i, j
 

@@ -221,6 +221,11 @@ class Target:
         gpu = _GPU_NAME.fullmatch(self.name) if self.is_cuda else None
         return 0 if gpu is None else int(gpu["capability"])
 
+    @property
+    def has_warpgroups(self) -> bool:
+        """Whether code has the products of warpgroups, and what goes with them: that of `sm_90a` alone."""
+        return self.is_cuda and self.name == "sm_90a"
+
     @staticmethod
     def parse(text: str) -> Target:
         """The target of a text: `cpu`, `sm_80`, or one with other values, such as `sm_80{multiprocessors=56}`.

@@ -96,8 +96,8 @@ class StatementPrinter:
         return found[op]
 
     def _statement(self, op: Operation) -> None:
-        if len(op.results) == 1 and op.results[0] in self._folding.folded:
-            return
+        if len(op.results) == 1 and (op.results[0] in self._folding.folded or op.results[0] in self.values.names):
+            return  # an expression, or a parameter
         around, self._statement_of = self._statement_of, op
         self._write(op)
         self._statement_of = around

@@ -28,6 +28,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
+from treadle.backends.c_like.names import Names
+from treadle.backends.cuda.hopper_language import HopperLanguage
 from treadle.dialects.cuda import (
     AllocOp,
     ArriveOp,
@@ -36,6 +38,7 @@ from treadle.dialects.cuda import (
     CpAsyncCommitOp,
     CpAsyncOp,
     CpAsyncWaitOp,
+    KernelOp,
     LdmatrixOp,
     MmaOp,
     MmaShape,
@@ -45,8 +48,9 @@ from treadle.dialects.cuda import (
     ThreadIdOp,
     space_of,
 )
-from treadle.dialects.cuda.attributes import buffer_bytes
+from treadle.dialects.cuda.kernel import placed
 from treadle.dialects.graph.dtypes import STORED_TYPES, is_stored, ui8, ui16, ui32, ui64
+from treadle.dialects.hopper import MbarrierType
 from treadle.errors import TreadleError
 
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
@@ -82,11 +86,12 @@ class CudaLanguage(Language):
         **{i1: "bool", i8: "signed char", i16: "short", i32: "int", i64: "long long"},
         **{ui8: "unsigned char", ui16: "unsigned short", ui32: "unsigned", ui64: "unsigned long long"},
         **dict.fromkeys(STORED_TYPES, "unsigned char"),
+        MbarrierType(): "treadle_mbarrier",
     }
 
-    def __init__(self, wide: bool = False) -> None:
+    def __init__(self, wide: bool = False, names: Names | None = None) -> None:
         self.index = "long long" if wide else "int"
-        self._dynamic = 0
+        self._hopper = HopperLanguage(names or Names())
 
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         if isinstance(type, Float16Type):
@@ -154,15 +159,20 @@ class CudaLanguage(Language):
                 f"alignas({_ALIGNMENT}) " if any(_is_vector_access(use.operation) for use in op.results[0].uses) else ""
             )
             return [f"{aligned}{element} {name}{extents};"]
+        addresses = self._hopper.declare(op.results[0], name)
         if not isinstance(op, AllocOp) or op.dynamic is None:
-            return [f"alignas({_ALIGNMENT}) __shared__ {element} {name}{extents};"]
-        return self._declare_dynamic(name, element, type, extents)
+            alignment = op.alignment if isinstance(op, AllocOp) else _ALIGNMENT
+            return [f"alignas({alignment}) __shared__ {element} {name}{extents};", *addresses]
+        return [*self._declare_dynamic(name, element, op, extents), *addresses]
 
-    def _declare_dynamic(self, name: str, element: str, type: MemRefType, extents: str) -> list[str]:
-        """A reference to an array that begins at the next free byte of the launch's dynamic shared memory."""
-        start = self._dynamic
-        self._dynamic += -(-(buffer_bytes(type) or 0) // _ALIGNMENT) * _ALIGNMENT
-        declared = f"alignas({_ALIGNMENT}) extern __shared__ char treadle_dynamic[];"
+    def _declare_dynamic(self, name: str, element: str, op: AllocOp, extents: str) -> list[str]:
+        """A reference to an array in the launch's dynamic shared memory."""
+        kernel = op.parent_op()
+        assert isinstance(kernel, KernelOp), "verified"
+        buffers = kernel.shared_buffers(dynamic=True)
+        start = placed(buffers)[0][op]
+        alignment = max(each.alignment for each in buffers)
+        declared = f"alignas({alignment}) extern __shared__ char treadle_dynamic[];"
         cast = f"{element} (&{name}){extents} = *reinterpret_cast<{element} (*){extents}>(treadle_dynamic + {start});"
         return [cast] if start else [declared, cast]
 
@@ -197,7 +207,7 @@ class CudaLanguage(Language):
                 operands = ", ".join(values.at(operand) for operand in (op.a, op.b, op.c))
                 return f"treadle_mma_{op.shape.data}_{kind}({operands})"
             case _:
-                return None
+                return self._hopper.expression(op, values)
 
     def statement(self, op: Operation, values: Values) -> str | None:
         match op:
@@ -213,7 +223,7 @@ class CudaLanguage(Language):
                 where = "" if op.predicate is None else f", {values.at(op.predicate)}"
                 return f"treadle_cp_async_{_number(op.bytes)}(&{target}, &{source}{where});"
             case _:
-                return None
+                return self._hopper.statement(op, values)
 
 
 def _is_vector_access(op: Operation) -> bool:

@@ -13,7 +13,8 @@ from xdsl.utils.target import Target
 
 from treadle.backends.c_like import Lines, Names, Nodes, StatementPrinter, kernel_comments, launched_nodes
 from treadle.backends.c_like.folding import read_buffers, written_buffers
-from treadle.backends.cuda.compiler import HEADER_NAME, Unit
+from treadle.backends.cuda.compiler import HEADER_NAME, HOPPER_HEADER_NAME, Unit
+from treadle.backends.cuda.hopper_language import definitions, is_of_hopper
 from treadle.backends.cuda.language import CudaLanguage
 from treadle.dialects.cuda import KernelOp
 from treadle.errors import TreadleError
@@ -49,7 +50,9 @@ def _print_kernel(kernel: KernelOp, nodes: Nodes) -> tuple[Unit, Callable[[], Li
     if identifier(name) != name:
         raise TreadleError(f"kernel name '{name}'", "CUDA printer", f"a free name like '{identifier(name)}'")
     block = kernel.body.block
-    printer = StatementPrinter(CudaLanguage(wide=index_bits(kernel, f"@{name}") > 32), Names(), block)
+    names = Names()
+    language = CudaLanguage(wide=index_bits(kernel, f"@{name}") > 32, names=names)
+    printer = StatementPrinter(language, names, block)
     written = written_buffers(block)
     handed_on = written & read_buffers(block)
     parameters: list[str] = []
@@ -63,9 +66,12 @@ def _print_kernel(kernel: KernelOp, nodes: Nodes) -> tuple[Unit, Callable[[], Li
         restrict = "" if argument in handed_on else "__restrict__ "
         element = printer.language.memory_type(type.element_type)
         parameters.append(f"{const}{element} *{restrict}{printer.parameter(argument, 'buffer')}")
+    for op in kernel.tensor_maps:
+        parameters.append(f"const __grid_constant__ treadle_tensor_map {printer.parameter(op.result, 'map')}")
     signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
     comments = [f"// {text}" for text in kernel_comments(kernel, nodes.get(name, kernel.location))]
-    head = [f'#include "{HEADER_NAME}"', ""]
+    header = HOPPER_HEADER_NAME if is_of_hopper(kernel) else HEADER_NAME
+    head = [f'#include "{header}"', "", *definitions(kernel)]
     code = [f"{signature}{', '.join(parameters)}) {{", *printer.print_body(), "}", ""]
     unit = Unit(name, "\n".join([*head, *comments, *code]), "\n".join([*head, *code]))
     return unit, partial(printer.lines_of, len(head) + len(comments) + 1)

@@ -11,14 +11,15 @@ from pathlib import Path
 from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute
 
-from treadle.artifact.manifest import KernelLaunch, Shape3
+from treadle.artifact.manifest import BufferMap, KernelLaunch, Shape3
 from treadle.artifact.store import store_of
-from treadle.backends.cuda.compiler import HEADER, Cubin, Unit, compile_cubins
+from treadle.backends.cuda.compiler import HEADER, HEADER_NAME, HOPPER_HEADER_NAME, Cubin, Unit, compile_cubins
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, file_names, kernel_interface
 from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
+from treadle.dialects.hopper import TensorMapOp
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.support.progress import Progress
@@ -39,7 +40,9 @@ def write_kernels(
     names = _file_names(units)
     text = folder / "kernels"
     text.mkdir()
-    shutil.copyfile(HEADER, text / HEADER.name)
+    names_of_headers = [HEADER_NAME, *([HOPPER_HEADER_NAME] if any(launch.maps for launch in launches) else [])]
+    for name in names_of_headers:
+        shutil.copyfile(HEADER.with_name(name), text / name)
     for unit in units:
         (text / f"{names[unit.name]}.cu").write_text(unit.text)
     if not cubins:
@@ -95,7 +98,12 @@ def _launch(launch: ProgramLaunch, kernels: Mapping[str, KernelOp], names: Mappi
         dynamic_shared=kernel.shared_bytes(dynamic=True),
         buffers=tuple((buffer.kind, buffer.index) for buffer in launch.buffers),
         types=tuple(_type(argument.type) for argument in kernel.body.block.args),
+        maps=tuple(_map(op, kernel) for op in kernel.tensor_maps),
     )
+
+
+def _map(op: TensorMapOp, kernel: KernelOp) -> BufferMap:
+    return BufferMap(kernel.body.block.args.index(op.buffer), op.map)
 
 
 def _three(shape: Sequence[int]) -> Shape3:

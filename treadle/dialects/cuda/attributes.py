@@ -21,6 +21,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.str_enum import StrEnum
 
+from treadle.dialects.hopper.attributes import MBARRIER_BYTES, MbarrierType
+
 
 class Space(StrEnum):
     """Where a buffer lives; a memref without a space is in global memory."""
@@ -110,6 +112,8 @@ def element_bytes(element_type: Attribute) -> int | None:
 
     A number of fewer bits than a byte is one and an `index` is eight; a vector is its elements.
     """
+    if isinstance(element_type, MbarrierType):
+        return MBARRIER_BYTES
     if isinstance(element_type, VectorType):
         size = element_bytes(element_type.element_type)
         return None if size is None else size * element_type.element_count()

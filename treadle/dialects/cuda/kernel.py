@@ -40,7 +40,8 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space, buffer_bytes, is_global, space_of
-from treadle.dialects.cuda.memory import AllocOp
+from treadle.dialects.cuda.memory import ALIGNMENT, AllocOp
+from treadle.dialects.hopper import TensorMapOp
 from treadle.dialects.syntax import Body, Parameters
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
@@ -53,6 +54,17 @@ MAX_SHARED = max(target.shared_per_block for target in GPUS)
 # CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability.
 MAX_BLOCK: tuple[int, int, int] = (1024, 1024, 64)
 MAX_GRID: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+def placed(buffers: Sequence[AllocOp]) -> tuple[dict[AllocOp, int], int]:
+    """Where buffers begin that lie one after the other, each at a multiple of its alignment; bytes of all of them."""
+    starts: dict[AllocOp, int] = {}
+    end = 0
+    for op in buffers:
+        starts[op] = -(-end // op.alignment) * op.alignment
+        end = starts[op] + -(-(buffer_bytes(op.buffer_type) or 0) // ALIGNMENT) * ALIGNMENT
+    return starts, end
+
 
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = (IntegerType, IndexType, Float16Type, BFloat16Type, Float32Type, Float64Type)
@@ -159,18 +171,24 @@ class KernelOp(IRDLOperation):
         """Threads of one block."""
         return math.prod(self.block_shape)
 
-    def shared_bytes(self, *, dynamic: bool) -> int:
-        """Bytes of shared memory that the kernel declares, or that its launch must add (`dynamic`).
-
-        Each buffer starts at a multiple of 16 bytes.
-        """
-        return sum(
-            -(-(buffer_bytes(op.buffer_type) or 0) // 16) * 16
+    def shared_buffers(self, *, dynamic: bool) -> list[AllocOp]:
+        """The buffers in shared memory that the kernel declares, or that share its launch's (`dynamic`)."""
+        return [
+            op
             for op in self.body.block.ops
             if isinstance(op, AllocOp)
             and space_of(op.buffer_type) is Space.SHARED
             and (op.dynamic is not None) == dynamic
-        )
+        ]
+
+    def shared_bytes(self, *, dynamic: bool) -> int:
+        """Bytes of shared memory that the kernel declares, or that its launch must add (`dynamic`)."""
+        return placed(self.shared_buffers(dynamic=dynamic))[1]
+
+    @property
+    def tensor_maps(self) -> list[TensorMapOp]:
+        """The maps that a launch has to make, in the order of the kernel's arguments for them, behind the others."""
+        return [op for op in self.body.block.ops if isinstance(op, TensorMapOp)]
 
     def verify_(self) -> None:
         if not _C_IDENTIFIER.fullmatch(self.sym_name.data):

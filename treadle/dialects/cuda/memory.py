@@ -34,6 +34,8 @@ from treadle.dialects.cuda.attributes import (
 )
 from treadle.dialects.effects import Convergent, CopyEffect, OrdersMemory
 
+ALIGNMENT = 16
+"""Of buffers, in bytes, unless they say more."""
 CP_ASYNC_BYTES: tuple[int, ...] = (4, 8, 16)
 
 
@@ -41,7 +43,7 @@ CP_ASYNC_BYTES: tuple[int, ...] = (4, 8, 16)
 class AllocOp(IRDLOperation):
     """
     A buffer in shared memory, or one that is private to a thread. It lives until the kernel ends; its
-    contents are undefined at first. It starts at a multiple of 16 bytes.
+    contents are undefined at first. It starts at a multiple of 16 bytes, or of those that `aligned` says.
 
     Static shared buffers are declared by the kernel. Those marked `dynamic` share the launch's dynamic shared
     memory, one after the other in the order of the text: only they may exceed 48 KiB.
@@ -49,25 +51,37 @@ class AllocOp(IRDLOperation):
     ```mlir
     %tile = cuda.alloc : memref<2x16x132xf32, #cuda.space<shared>>
     %big = cuda.alloc dynamic : memref<4x128x40xf16, #cuda.space<shared>>
+    %box = cuda.alloc dynamic aligned 1024 : memref<4x128x64xf16, #cuda.space<shared>>
     %sums = cuda.alloc : memref<8x8xf32, #cuda.space<local>>
     ```
 
     Rejected: a memref of another space or of none; an extent or a stride that is not static; an element type
-    without a size; `dynamic` in local memory. The kernel checks how much shared memory there is.
+    without a size; `dynamic` in local memory; an alignment that is no power of two from 16 on, or in local memory. The
+    kernel checks how much shared memory there is.
     """
 
     name = "cuda.alloc"
 
     dynamic = opt_prop_def(UnitAttr)
+    aligned = opt_prop_def(IntegerAttr.constr(i64))
     buffer = result_def(MemRefType.constr())
 
     irdl_options = (ParsePropInAttrDict(),)
-    assembly_format = "(`dynamic` $dynamic^)? attr-dict `:` type($buffer)"
+    assembly_format = "(`dynamic` $dynamic^)? (`aligned` $aligned^)? attr-dict `:` type($buffer)"
 
     traits = traits_def(MemoryAllocEffect())
 
-    def __init__(self, buffer_type: AnyMemRef, *, dynamic: bool = False) -> None:
-        super().__init__(properties={"dynamic": UnitAttr() if dynamic else None}, result_types=[buffer_type])
+    def __init__(self, buffer_type: AnyMemRef, *, dynamic: bool = False, aligned: int = ALIGNMENT) -> None:
+        properties = {
+            "dynamic": UnitAttr() if dynamic else None,
+            "aligned": IntegerAttr(aligned, i64) if aligned != ALIGNMENT else None,
+        }
+        super().__init__(properties=properties, result_types=[buffer_type])
+
+    @property
+    def alignment(self) -> int:
+        """Bytes of which the buffer's address is a multiple."""
+        return ALIGNMENT if self.aligned is None else self.aligned.value.data
 
     @property
     def buffer_type(self) -> AnyMemRef:
@@ -82,6 +96,10 @@ class AllocOp(IRDLOperation):
             raise VerifyException(f"'{self.buffer_type}' has no static size")
         if self.dynamic is not None and space is not Space.SHARED:
             raise VerifyException("only shared memory can be dynamic")
+        if self.alignment < ALIGNMENT or self.alignment.bit_count() != 1:
+            raise VerifyException(f"aligned to {self.alignment} bytes, expected a power of two from {ALIGNMENT} on")
+        if self.aligned is not None and space is not Space.SHARED:
+            raise VerifyException("only shared memory is aligned to more than 16 bytes")
 
 
 @irdl_op_definition

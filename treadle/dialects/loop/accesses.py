@@ -11,6 +11,7 @@ from xdsl.dialects import memref, vector
 from xdsl.dialects.builtin import FixedBitwidthType, MemRefType, VectorType
 from xdsl.ir import Operation, SSAValue
 
+from treadle.dialects import hopper
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import (
     ArriveOp,
@@ -165,6 +166,32 @@ def _(op: MultiplyTilesOp) -> list[Access]:
     sums = Access(op.acc, op.acc_indices, rows * columns, True, lanes=1)
     left = Access(op.a, op.a_indices, op.reach, False, lanes=1)
     return [sums, left, Access(op.b, op.b_indices, op.panel_elements, False, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.BulkCopyOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, prod(op.extents), True, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.TensorLoadOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, op.elements, True, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.TensorStoreOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, op.elements, False, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.MbarrierInitOp | hopper.MbarrierArriveOp | hopper.MbarrierWaitOp) -> list[Access]:
+    return [Access(op.barrier, [op.index], 1, True, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.WgmmaOp) -> list[Access]:
+    reach = op.reach
+    return [Access(op.a, op.a_indices, reach[0], False), Access(op.b, op.b_indices, reach[1], False)]
 
 
 def buffer_bytes(type: MemRefType) -> int:

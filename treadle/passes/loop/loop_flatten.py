@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.hopper import TensorMapOp
 from treadle.dialects.host import BufferOp
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import FuncOp, LoadOp, MultiplyTilesOp, StoreOp
@@ -93,6 +94,8 @@ class _OffsetWriter:
 
     def rewrite(self, access: Operation, shape: Sequence[int]) -> None:
         """Gives an access of a flattened buffer its one index."""
+        if isinstance(access, TensorMapOp):
+            return  # it has extents and strides of its own
         if isinstance(access, MultiplyTilesOp):
             self._operand(access, shape)
             return

@@ -140,14 +140,14 @@ def _only_load(copy: CopyOp) -> LoadOp | None:
     load = copy.value.owner
     if copy.is_async is None or not isinstance(load, LoadOp) or load.parent is not copy.body.block:
         return None
-    if isinstance(type_of(load.buffer).memory_space, SpaceAttr) or not _is_zero(load.otherwise):
+    if isinstance(type_of(load.buffer).memory_space, SpaceAttr) or not is_zero(load.otherwise):
         return None
     others = [op for op in copy.body.block.ops if op is not load and not isinstance(op, YieldOp)]
     return load if all(map(is_pure, others)) else None
 
 
-def _is_zero(value: SSAValue | None) -> bool:
-    """Whether a predicated load gives 0 otherwise, which is what an asynchronous copy writes then."""
+def is_zero(value: SSAValue | None) -> bool:
+    """Whether a predicated load gives 0 otherwise, which is what copies write beyond a tensor."""
     if value is None:
         return True
     op = value.owner

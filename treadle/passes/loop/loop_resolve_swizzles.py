@@ -11,15 +11,28 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp
 from treadle.dialects.location import location_of
-from treadle.dialects.loop import AllocOp, AsyncCopyOp, LoadMatrixOp, LoadOp, StoreOp, Swizzle, swizzle_of
+from treadle.dialects.loop import (
+    AllocOp,
+    AsyncCopyOp,
+    LoadMatrixOp,
+    LoadOp,
+    StoreOp,
+    Swizzle,
+    swizzle_of,
+    swizzle_of_rows,
+)
 from treadle.errors import TreadleError
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import kernels_of
+from treadle.target.tensor_map import SPANS
 
 _ACCESSES = (LoadOp, StoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, LoadMatrixOp)
+_OF_HARDWARE = (TensorLoadOp, TensorStoreOp, WgmmaOp)
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,8 @@ class LoopResolveSwizzlesPass(ModulePass):
     %v = loop.load %tile[%i, %column] : memref<128x32xf16, #loop.space<shared>>
     ```
     An access of several elements stays inside one chunk, whose elements stay consecutive. It runs after the passes that
-    analyse addresses, since they cannot see through an exclusive or. TreadleError for another use of such a buffer.
+    analyse addresses, since they cannot see through an exclusive or. Copies of boxes and products of warpgroups permute
+    by themselves. TreadleError for another use of such a buffer.
     """
 
     name = "loop-resolve-swizzles"
@@ -61,8 +75,11 @@ def _resolve(alloc: AllocOp, swizzle: Swizzle, reader: IndexReader) -> None:
     old = alloc.buffer.type
     for use in list(alloc.buffer.uses):
         access = use.operation
+        if isinstance(access, _OF_HARDWARE):
+            _check_span(access, swizzle, old)
+            continue
         if not isinstance(access, _ACCESSES):
-            accepted = ", ".join(kind.name for kind in _ACCESSES)
+            accepted = ", ".join(kind.name for kind in (*_ACCESSES, *_OF_HARDWARE))
             raise TreadleError(f"{access.name} uses a swizzled buffer", location_of(access), accepted)
         # The indices follow the buffer.
         last = use.index + old.get_num_dims()
@@ -70,6 +87,15 @@ def _resolve(alloc: AllocOp, swizzle: Swizzle, reader: IndexReader) -> None:
         access.operands[last] = _permuted(access, swizzle, reader.read(row), reader.read(column), column)
     plain = MemRefType(old.get_element_type(), old.get_shape(), memory_space=old.memory_space)
     Rewriter.replace_value_with_new_type(alloc.buffer, plain)
+
+
+def _check_span(access: Operation, swizzle: Swizzle, type: MemRefType) -> None:
+    """TreadleError unless the hardware's permutation of rows of this length is the buffer's."""
+    size = byte_width(type.get_element_type())
+    row = type.get_shape()[-1] * size
+    if row not in SPANS or swizzle != swizzle_of_rows(row, size):
+        accepted = f"swizzle_of_rows of rows of {', '.join(map(str, SPANS[1:]))} bytes"
+        raise TreadleError(f"{access.name} of rows of {row} bytes with {swizzle}", location_of(access), accepted)
 
 
 def _permuted(access: Operation, swizzle: Swizzle, row: Expr, column: Expr, known: SSAValue) -> SSAValue:

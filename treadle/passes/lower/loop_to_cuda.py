@@ -29,6 +29,7 @@ from treadle.dialects.cuda import (
 )
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
 from treadle.dialects.graph.definition import DefinitionBuilder
+from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp
 from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import ArriveOp, FuncOp, WarpReduceOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
@@ -142,6 +143,10 @@ def lower_warp_reduce(op: WarpReduceOp) -> None:
     Rewriter.replace_op(op, [], [value])
 
 
+_TILES = (TensorLoadOp, TensorStoreOp, WgmmaOp)
+_TILE_ALIGNMENT = 1024
+
+
 @dataclass(frozen=True)
 class LoopToCudaPass(ModulePass):
     """Turns each `loop.func` into a `cuda.kernel` of the same name, launched with one dimension of blocks and threads.
@@ -163,7 +168,8 @@ class LoopToCudaPass(ModulePass):
       cuda.return
     }
     ```
-    Shared buffers move to the kernel's beginning; all become `dynamic` if they exceed the 48 KiB of static ones.
+    Shared buffers move to the kernel's beginning; all become `dynamic` if they exceed the 48 KiB of static ones. Those
+    that copies of boxes and products of warpgroups use begin at multiples of 1024 bytes, after which swizzles repeat.
     """
 
     name = "loop-to-cuda"
@@ -235,7 +241,10 @@ def _lower_alloc(op: LoopAllocOp, first: Operation) -> None:
     old = op.buffer.type
     assert isinstance(old, MemRefType) and isinstance(old.memory_space, LoopSpaceAttr)
     space = Space.SHARED if old.memory_space.data.value == "shared" else Space.LOCAL
-    alloc = AllocOp(MemRefType(old.element_type, old.shape, old.layout, SpaceAttr(space)))
+    users = (use.operation for use in op.buffer.uses)
+    is_tile = space is Space.SHARED and any(isinstance(user, _TILES) for user in users)
+    type = MemRefType(old.element_type, old.shape, old.layout, SpaceAttr(space))
+    alloc = AllocOp(type, aligned=_TILE_ALIGNMENT) if is_tile else AllocOp(type)
     alloc.location = op.location
     alloc.buffer.name_hint = op.buffer.name_hint
     Rewriter.insert_op(alloc, InsertPoint.before(first if space is Space.SHARED else op))
@@ -247,7 +256,7 @@ def _make_dynamic(kernel: KernelOp) -> None:
     for op in [inner for inner in kernel.body.block.ops if isinstance(inner, AllocOp)]:
         type = op.buffer_type
         if type.memory_space == SpaceAttr(Space.SHARED):
-            new = AllocOp(type, dynamic=True)
+            new = AllocOp(type, dynamic=True, aligned=op.alignment)
             new.location = op.location
             new.buffer.name_hint = op.buffer.name_hint
             Rewriter.replace_op(op, new)

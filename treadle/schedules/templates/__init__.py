@@ -12,6 +12,7 @@ from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulInt8, MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.matmul_tiles_cpu import MatmulRoundedCpu, MatmulTilesCpu
+from treadle.schedules.templates.matmul_wgmma import MatmulWgmma
 from treadle.schedules.templates.reduce_cpu import ReduceCpu
 from treadle.schedules.templates.reduce_cuda import ReduceCuda
 from treadle.schedules.templates.row_cpu import RowCpu
@@ -41,6 +42,7 @@ TEMPLATES: dict[str, Template] = {
         RowCuda(),
         WindowCuda(),
         ReduceCuda(),
+        MatmulWgmma(),
         MatmulMma(),
         MatmulInt8(),
         MatmulSimt(),

@@ -251,7 +251,8 @@ class _GpuCounter:
         waits = [node.pending for node in code if isinstance(node, Step) and node.pending is not None]
         loads = [n for n in code if isinstance(n, Access) and n.buffer.is_global and not n.is_store]
         plain = [node for node in loads if not node.is_async]
-        if len(plain) < len(loads) and waits:
+        is_brought = any(isinstance(node, Step) and node.brought for node in code)
+        if (len(plain) < len(loads) or is_brought) and waits:
             self._loads_ahead(times, min(waits) + 1)
         if plain and _waits_at_once(code):
             self._round_trips += times
@@ -282,6 +283,7 @@ class _GpuCounter:
             elif isinstance(node, Step):
                 self._operations += times * node.cost
                 self._barriers += times if node.is_barrier else 0.0
+                self._sectors += times * node.brought * self._kernel.threads
                 if node.tensor:
                     self._tensor += times * node.tensor
                     self._tensor_bytes = node.tensor_bytes

@@ -25,6 +25,10 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.hopper import WgmmaOp
+from treadle.dialects.hopper.barrier import WARPGROUP
+from treadle.dialects.hopper.wgmma import ROWS
 from treadle.dialects.loop import (
     KernelOp,
     Space,
@@ -33,7 +37,7 @@ from treadle.dialects.loop import (
     memref_of,
 )
 from treadle.dialects.loop.accesses import accesses
-from treadle.dialects.loop.tiles import SIDE_BY_SIDE, WARP, TileRows, whole_row
+from treadle.dialects.loop.tiles import SECTOR_BYTES, SIDE_BY_SIDE, WARP, TileRows, whole_row
 from treadle.dialects.schedule import UseAttr
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.errors import TreadleError
@@ -201,6 +205,30 @@ class Recorder(ScalarRecorder):
         panel = cast("Value", b[0]).buffer
         together = SIDE_BY_SIDE[element.element] if panel is not None and panel.element == i32 else 1
         self._accessed(*b, depth * width // together, lanes=1)
+
+    def perform(self, op: Operation) -> None:
+        if not isinstance(op, WgmmaOp):
+            return
+        # Each of the warpgroup's warps has a quarter of the rows.
+        flops = 2.0 * ROWS * WARP / WARPGROUP * op.columns * op.terms
+        self._here.append(Step(tensor=flops, tensor_bytes=byte_width(op.elements[0])))
+
+    def bulk_copy(
+        self,
+        tile: tuple[SSAValue, Sequence[IndexLike]],
+        barrier: tuple[SSAValue, IndexLike],
+        extents: Sequence[int],
+        value: Callable[[Sequence[Index]], Scalar],
+    ) -> None:
+        del barrier
+        outer, self._here = self._here, []
+        variables = [Variable(name, extent) for name, extent in zip("rc"[-len(extents) :], extents, strict=True)]
+        value([Index(Value(_INDEX, each.position()), self) for each in variables])
+        self._here = outer
+        target = cast("Value", tile[0]).buffer
+        assert target is not None
+        stages = target.shape[0]
+        self._here.append(Step(brought=prod(extents) * target.bytes / SECTOR_BYTES, pending=stages - 1))
 
     # Loops and branches.
 

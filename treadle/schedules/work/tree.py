@@ -264,7 +264,8 @@ class Step:
 
     tensor: operations on tensor cores, of each warp, of operands of `tensor_bytes`; is_select: one of two values
     tiles: rows and 64 bytes of them of a product by 32 columns on a CPU's matrix unit
-    pending: groups of copies that are not waited for; allocated: a buffer of the kernel's own that exists from here on
+    pending: groups of copies that are not waited for; brought: sectors of a copy that one thread starts
+    allocated: a buffer of the kernel's own that exists from here on
     """
 
     cost: float = 0.0
@@ -274,6 +275,7 @@ class Step:
     is_select: bool = False
     is_barrier: bool = False
     pending: int | None = None
+    brought: float = 0.0
     allocated: Buffer | None = None
     operands: tuple[SSAValue, ...] = ()
     result: SSAValue | None = None

@@ -175,6 +175,8 @@ inline void treadle_stmatrix_x4(void *row, treadle_vec<unsigned, 4> x) {
                : "memory");
 }
 
+inline void treadle_warp_barrier() { __syncwarp(); }
+
 // ---- clusters -------------------------------------------------------------------------------------------------
 
 inline int treadle_cluster_rank() {

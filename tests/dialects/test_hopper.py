@@ -1,0 +1,163 @@
+"""Tests of the hopper dialect: text, and what its verifiers reject."""
+
+from __future__ import annotations
+
+import pytest
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.registry import treadle_context
+from treadle.errors import TreadleError
+from treadle.target.tensor_map import TensorMap
+
+SHARED, REGISTER = "#loop.space<shared>", "#loop.space<register>"
+BARRIERS = f"memref<4x!hopper.mbarrier, {SHARED}>"
+A, B = f"memref<4x128x64xf16, {SHARED}>", f"memref<4x4x64x64xf16, {SHARED}>"
+ACC = f"memref<1x16x2xvector<2x2xf32>, {REGISTER}>"
+MAP = "%map = hopper.tensor_map %A extents [100, 64] strides [128] box [64, 64] swizzle 128 : memref<100x64xf16>"
+
+ARGUMENTS = {
+    "%A": "memref<100x64xf16>",
+    "%a": A,
+    "%b": B,
+    "%acc": ACC,
+    "%full": BARRIERS,
+    "%i": "index",
+    "%p": "i1",
+    "%bytes": f"memref<4x128x128xi8, {SHARED}>",
+    "%words": f"memref<2x64x64x32xf32, {SHARED}>",
+    "%narrow": f"memref<128x24xf16, {SHARED}>",
+    "%far": "memref<128x64xf16>",
+    "%small": f"memref<8x64xf16, {SHARED}>",
+    "%isums": f"memref<16x2xvector<2x2xi32>, {REGISTER}>",
+    "%words_k": f"memref<256x32xf32, {SHARED}>",
+}
+
+
+def parsed(body: str) -> str:
+    """The text of a function with this body, verified, printed, and read again."""
+    arguments = ", ".join(f"{name}: {type}" for name, type in ARGUMENTS.items())
+    text = f"func.func @f({arguments}) {{\n{body}\nfunc.return\n}}"
+    module = Parser(treadle_context(), text).parse_module()
+    module.verify()
+    printed = str(module)
+    again = Parser(treadle_context(), printed).parse_module()
+    again.verify()
+    assert str(again) == printed
+    return printed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%u = hopper.uniform %i in 3",
+        f"hopper.mbarrier_init %full[%i], 8 : {BARRIERS}",
+        "hopper.mbarrier_fence",
+        f"hopper.mbarrier_arrive %full[%i] : {BARRIERS}",
+        f"hopper.mbarrier_arrive %full[%i] expect 49152 : {BARRIERS}",
+        f"hopper.mbarrier_wait %full[%i], %i : {BARRIERS}",
+        "hopper.named_barrier %i, 128",
+        "hopper.named_barrier arrive %i, 256",
+        "hopper.warp_barrier",
+        "hopper.registers increase 232",
+        "hopper.registers decrease 40",
+        "hopper.bulk_commit",
+        "hopper.bulk_wait 0",
+        "hopper.bulk_wait read 1",
+        "hopper.fence_async",
+        "hopper.wgmma_fence",
+        "hopper.wgmma_commit",
+        "hopper.wgmma_wait 1",
+        f"hopper.wgmma %a[%i, %i, %i], %b[%i, %i, %i, %i] across, %acc[%i] keep %p : {A}, {B}, {ACC}",
+        f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %acc[%i] : {A}, {A}, {ACC}",
+    ],
+)
+def test_text(line: str) -> None:
+    assert line in parsed(line)
+
+
+def test_copies() -> None:
+    load = f"hopper.tensor_load %map[%i, %i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}"
+    store = f"hopper.tensor_store %a[%i, %i, %i] to %map[%i, %i] : {A}"
+    text = parsed(f"{MAP}\n{load}\n{store}")
+    assert all(line in text for line in (MAP, load, store))
+
+
+REJECTED = {
+    f"hopper.mbarrier_init %full[%i], 0 : {BARRIERS}": "0 arrivals, expected 1 to 1048575",
+    f"hopper.mbarrier_init %small[%i], 1 : {ARGUMENTS['%small']}": "needs 2 indices, got 1",
+    f"hopper.mbarrier_arrive %full[%i] expect 1048576 : {BARRIERS}": "1048576 bytes, expected 1 to 1048575",
+    "hopper.named_barrier %i, 100": "100 threads, expected a multiple of 32 up to 1024",
+    "hopper.registers increase 236": "236 registers, expected a multiple of 8 from 24 to 240",
+    "hopper.registers 40": "expected either increase or decrease",
+    "%u = hopper.uniform %i in 0": "less than 0, expected at least 1",
+    "hopper.bulk_wait -1": "cannot leave -1 groups under way",
+    "hopper.wgmma_wait -1": "cannot leave -1 groups under way",
+    "%m = hopper.tensor_map %A extents [100, 64] strides [120] box [64, 64] swizzle 128 : memref<100x64xf16>": (
+        "a stride of 120 bytes; accepted: multiples of 16 below 2^40"
+    ),
+    "%m = hopper.tensor_map %A extents [200, 64] strides [128] box [64, 64] swizzle 128 : memref<100x64xf16>": (
+        "a map of 25600 bytes of 'memref<100x64xf16>', which has 12800"
+    ),
+    f"%m = hopper.tensor_map %small extents [8, 64] strides [128] box [8, 64] swizzle 128 : {ARGUMENTS['%small']}": (
+        "is not in global memory"
+    ),
+    f"{MAP}\nhopper.tensor_load %map[%i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}": (
+        "a map of 2 dimensions with 1 coordinates"
+    ),
+    f"{MAP}\nhopper.tensor_load %map[%i, %i] to %small[%i, %i] at %full[%i] : {ARGUMENTS['%small']}, {BARRIERS}": (
+        "a box [64, 64] does not fit into"
+    ),
+    f"{MAP}\nhopper.tensor_load %map[%i, %i] to %far[%i, %i] at %full[%i] : {ARGUMENTS['%far']}, {BARRIERS}": (
+        "is not in shared memory"
+    ),
+    f"{MAP}\nhopper.tensor_load %map[%i, %i] to %bytes[%i, %i, %i] at %full[%i] : {ARGUMENTS['%bytes']}, {BARRIERS}": (
+        "a copy between elements of f16 and"
+    ),
+    f"hopper.wgmma %narrow[%i, %i], %a[%i, %i, %i], %acc[%i] : {ARGUMENTS['%narrow']}, {A}, {ACC}": (
+        "expected rows of 32, 64 or 128 bytes"
+    ),
+    f"hopper.wgmma %a[%i, %i, %i], %far[%i, %i], %acc[%i] : {A}, {ARGUMENTS['%far']}, {ACC}": "is not in shared memory",
+    f"hopper.wgmma %a[%i, %i, %i], %bytes[%i, %i, %i], %acc[%i] : {A}, {ARGUMENTS['%bytes']}, {ACC}": (
+        "a product of f16 and i8"
+    ),
+    f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %isums[] : {A}, {A}, {ARGUMENTS['%isums']}": (
+        "expected vector<2x2xf32> in registers"
+    ),
+    f"hopper.wgmma %words_k[%i, %i], %words[%i, %i, %i, %i] across, %acc[%i] : {ARGUMENTS['%words_k']}, "
+    f"{ARGUMENTS['%words']}, {ACC}": "B of f32 must lie along the terms",
+    f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %acc[%i, %i] : {A}, {A}, {ACC}": "needs 1 indices, got 2",
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REJECTED.items())
+def test_rejections(body: str, message: str) -> None:
+    with pytest.raises(VerifyException) as error:
+        parsed(body)
+    assert message in str(error.value)
+
+
+MAPS = {
+    "elements": (TensorMap("f64", (8, 8), (64,), (8, 8)), "elements of f64"),
+    "ranks": (TensorMap("f16", (8, 8), (), (8, 8)), "2 extents, 0 strides and a box of 2"),
+    "dimensions": (TensorMap("f16", (8,) * 6, (16,) * 5, (8,) * 6), "6 extents"),
+    "extent": (TensorMap("f16", (0, 8), (16,), (8, 8)), "an extent of 0"),
+    "stride": (TensorMap("f16", (8, 9), (18,), (8, 8)), "a stride of 18 bytes"),
+    "box": (TensorMap("f16", (512, 64), (128,), (257, 64)), "a box of 257 elements"),
+    "row": (TensorMap("f16", (8, 8), (16,), (8, 4)), "rows of a box of 8 bytes"),
+    "swizzle": (TensorMap("f16", (8, 64), (128,), (8, 64), 96), "a swizzle of 96 bytes"),
+    "span": (TensorMap("f16", (8, 64), (128,), (8, 64), 64), "rows of 128 bytes swizzled by 64"),
+}
+
+
+@pytest.mark.parametrize(("map", "message"), MAPS.values(), ids=MAPS)
+def test_maps_that_the_hardware_does_not_take(map: TensorMap, message: str) -> None:
+    with pytest.raises(TreadleError) as error:
+        map.check()
+    assert message in error.value.message
+
+
+def test_a_map() -> None:
+    map = TensorMap("f16", (3, 100, 64), (12800, 128), (1, 64, 64), 128)
+    map.check()
+    assert (map.box_bytes, map.span) == (8192, 3 * 12800)

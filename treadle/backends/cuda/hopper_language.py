@@ -1,0 +1,217 @@
+"""Operations of the hopper dialect as CUDA C++: calls of the functions of treadle_hopper.h."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.builtin import MemRefType, bf16, f16, f32, i8
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from treadle.backends.c_like.language import Precedence, Values
+from treadle.backends.c_like.names import Names
+from treadle.backends.c_like.scalars import constant_integer
+from treadle.dialects import hopper
+from treadle.dialects.cuda.attributes import element_bytes
+from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.hopper.barrier import number_of
+
+_ELEMENTS: Mapping[Attribute, tuple[str, str]] = {
+    f16: ("treadle_half", "f16"),
+    bf16: ("treadle_bfloat16", "bf16"),
+    f32: ("treadle_tf32", "tf32"),
+    i8: ("signed char", "s8"),
+    ui8: ("unsigned char", "u8"),
+}
+"""Of an operand's elements, the type in the text, and PTX's."""
+_SUMS = {"f16": ("float", "f32", "f"), "bf16": ("float", "f32", "f"), "tf32": ("float", "f32", "f")}
+_INTEGER_SUMS = ("int", "s32", "r")
+_SWIZZLES = {128: 1, 64: 2, 32: 3}
+_UNIT = 16
+"""Bytes that a matrix descriptor counts."""
+_PLAIN: Mapping[type[Operation], str] = {
+    hopper.MbarrierFenceOp: "treadle_mbarrier_fence();",
+    hopper.BulkCommitOp: "treadle_bulk_commit();",
+    hopper.FenceAsyncOp: "treadle_fence_async();",
+    hopper.WarpBarrierOp: "treadle_warp_barrier();",
+    hopper.WgmmaFenceOp: "treadle_wgmma_fence();",
+    hopper.WgmmaCommitOp: "treadle_wgmma_commit();",
+}
+
+
+class HopperLanguage:
+    """Writes the operations of one kernel.
+
+    names: of the kernel's variables, for those of addresses
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._addresses: dict[SSAValue, str] = {}
+        self._matrices: dict[tuple[SSAValue, bool], str] = {}
+
+    def declare(self, buffer: SSAValue, name: str) -> list[str]:
+        """What is declared behind a buffer in shared memory: its address, and its descriptors as an operand."""
+        users = [use.operation for use in buffer.uses]
+        if not any(user.dialect_name() == "hopper" for user in users):
+            return []
+        address = self._addresses[buffer] = self._names.claim_exact(f"{name}_at")
+        lines = [f"const unsigned {address} = treadle_uniform(treadle_shared_address({name}));"]
+        for user in users:
+            if not isinstance(user, hopper.WgmmaOp):
+                continue
+            for operand, along_k in _operands(user, buffer):
+                if (buffer, along_k) in self._matrices:
+                    continue
+                matrix = self._matrices[buffer, along_k] = self._names.claim_exact(f"{name}_matrix")
+                layout = user.descriptor(operand)
+                arguments = f"{address}, {layout.leading}, {layout.stride}, {_SWIZZLES[layout.swizzle]}"
+                lines.append(f"const unsigned long long {matrix} = treadle_matrix({arguments});")
+        return lines
+
+    def expression(self, op: Operation, values: Values) -> str | None:
+        """The value of an operation; None for others."""
+        return f"treadle_uniform({values.at(op.value)})" if isinstance(op, hopper.UniformOp) else None
+
+    def statement(self, op: Operation, values: Values) -> str | None:
+        """The statement of an operation without results; None for others."""
+        plain = _PLAIN.get(type(op))
+        if plain is not None:
+            return plain
+        match op:
+            case hopper.MbarrierInitOp():
+                return f"treadle_mbarrier_init({self._at(op.barrier, [op.index], values)}, {number_of(op.arrivals)});"
+            case hopper.MbarrierArriveOp():
+                barrier = self._at(op.barrier, [op.index], values)
+                if op.bytes is None:
+                    return f"treadle_mbarrier_arrive({barrier});"
+                return f"treadle_mbarrier_expect({barrier}, {number_of(op.bytes)});"
+            case hopper.MbarrierWaitOp():
+                return f"treadle_mbarrier_wait({self._at(op.barrier, [op.index], values)}, {values.at(op.parity)});"
+            case hopper.NamedBarrierOp():
+                name = "treadle_named_barrier" if op.arrive is None else "treadle_named_barrier_arrive"
+                return f"{name}({values.at(op.number)}, {number_of(op.threads)});"
+            case hopper.RegistersOp():
+                what = "decrease" if op.increase is None else "increase"
+                return f"treadle_registers_{what}<{number_of(op.count)}>();"
+            case hopper.TensorLoadOp():
+                tile, barrier = self._at(op.buffer, op.indices, values), self._at(op.barrier, [op.place], values)
+                place = _coordinates(op.coordinates, values)
+                return f"treadle_tensor_load({tile}, {values.at(op.map)}, {barrier}, {place});"
+            case hopper.TensorStoreOp():
+                tile, place = self._at(op.buffer, op.indices, values), _coordinates(op.coordinates, values)
+                return f"treadle_tensor_store({values.at(op.map)}, {tile}, {place});"
+            case hopper.BulkWaitOp():
+                return f"treadle_bulk_wait{'' if op.read is None else '_read'}<{number_of(op.pending)}>();"
+            case hopper.WgmmaWaitOp():
+                return f"treadle_wgmma_wait<{number_of(op.pending)}>();"
+            case hopper.WgmmaOp():
+                return self._product(op, values)
+            case _:
+                return None
+
+    def _product(self, op: hopper.WgmmaOp, values: Values) -> str:
+        shape = WgmmaShape.of(op)
+        acc = values.at(op.acc, Precedence.PRIMARY)
+        first = "".join(f"[{values.at(index)}]" for index in op.acc_indices)
+        places = ((op.a, op.a_indices), (op.b, op.b_indices))
+        operands = [
+            f"{self._matrices[buffer, along_k]}{_offset(buffer, indices, values, _UNIT)}"
+            for (buffer, indices), along_k in zip(places, op.operands_along_k, strict=True)
+        ]
+        keep = "true" if op.keep is None else values.at(op.keep)
+        return f"{shape.call}(&{acc}{first}[0][0], {', '.join(operands)}, {keep});"
+
+    def _at(self, buffer: SSAValue, indices: Sequence[SSAValue], values: Values) -> str:
+        """The address of an element of a buffer in shared memory."""
+        return f"{self._addresses[buffer]}{_offset(buffer, indices, values, 1)}"
+
+
+def _operands(product: hopper.WgmmaOp, buffer: SSAValue) -> list[tuple[int, bool]]:
+    """Which operands of a product a buffer is, and whether it lies along the terms there."""
+    pairs = zip((product.a, product.b), product.operands_along_k, strict=True)
+    return [(n, along_k) for n, (operand, along_k) in enumerate(pairs) if operand is buffer]
+
+
+def _coordinates(coordinates: Sequence[SSAValue], values: Values) -> str:
+    """The innermost first, as PTX has them."""
+    return ", ".join(values.at(each) for each in reversed(coordinates))
+
+
+def _offset(buffer: SSAValue, indices: Sequence[SSAValue], values: Values, unit: int) -> str:
+    """What is added to reach an element, in units of bytes that divide it."""
+    type = buffer.type
+    assert isinstance(type, MemRefType)
+    shape, size = type.get_shape(), element_bytes(type.get_element_type()) or 1
+    known, text = 0, ""
+    for dimension, index in enumerate(indices):
+        stride, number = prod(shape[dimension + 1 :]) * size, constant_integer(index)
+        if number is not None:
+            known += number * stride
+        elif stride % unit == 0:
+            factor = stride // unit
+            text += f" + {values.at(index, Precedence.MULTIPLY if factor > 1 else Precedence.ADD.tighter)}"
+            text += f" * {factor}" if factor > 1 else ""
+        else:
+            text += f" + {values.at(index, Precedence.MULTIPLY)} * {stride} / {unit}"
+    assert known % unit == 0, "verified: products begin at multiples of 16 bytes"
+    return f"{text} + {known // unit}" if known else text
+
+
+@dataclass(frozen=True)
+class WgmmaShape:
+    """An instruction: the columns, the elements of both operands, and which lie across the terms."""
+
+    columns: int
+    a: Attribute
+    b: Attribute
+    across: tuple[bool, bool]
+
+    @staticmethod
+    def of(op: hopper.WgmmaOp) -> WgmmaShape:
+        """That of an operation."""
+        along_k = op.operands_along_k
+        return WgmmaShape(op.columns, *op.elements, (not along_k[0], not along_k[1]))
+
+    @property
+    def call(self) -> str:
+        """The function."""
+        across = ", ".join(str(int(each)) for each in self.across)
+        return f"treadle_wgmma<{self.columns}, {_ELEMENTS[self.a][0]}, {_ELEMENTS[self.b][0]}, {across}>"
+
+    @property
+    def definition(self) -> list[str]:
+        """The function's text, for compilers of device code."""
+        (_, a), (_, b) = _ELEMENTS[self.a], _ELEMENTS[self.b]
+        type, sum, constraint = _SUMS.get(a, _INTEGER_SUMS)
+        count, terms = self.columns // 2, 32 * 8 // (32 if a == "tf32" else 16 if a in ("f16", "bf16") else 8)
+        registers = ", ".join(f"%{n}" for n in range(count))
+        sums = ", ".join(f'"+{constraint}"(sums[{n // 4}].v[{n % 4}])' for n in range(count))
+        options = "" if sum == "s32" else ", 1, 1"
+        if a in ("f16", "bf16"):
+            options += "".join(f", {int(each)}" for each in self.across)
+        instruction = f"wgmma.mma_async.sync.aligned.m64n{self.columns}k{terms}.{sum}.{a}.{b}"
+        return [
+            f"template <> inline void {self.call}(treadle_vec<{type}, 4> *sums, unsigned long long a, "
+            "unsigned long long b, bool keep) {",
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"',
+            f'               "{instruction} {{{registers}}}, %{count}, %{count + 1}, p{options};\\n}}"',
+            f"               : {sums}",
+            '               : "l"(a), "l"(b), "r"((int)keep));',
+            "}",
+        ]
+
+
+def is_of_hopper(kernel: Operation) -> bool:
+    """Whether a kernel has operations of the dialect."""
+    return any(op.dialect_name() == "hopper" for op in kernel.walk())
+
+
+def definitions(kernel: Operation) -> list[str]:
+    """The functions for the shapes of products that a kernel has."""
+    shapes = dict.fromkeys(WgmmaShape.of(op) for op in kernel.walk() if isinstance(op, hopper.WgmmaOp))
+    if not shapes:
+        return []
+    lines = [line for shape in shapes for line in shape.definition]
+    return ["#ifndef TREADLE_NO_DEVICE_BODIES", *lines, "#endif", ""]

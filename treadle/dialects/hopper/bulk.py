@@ -1,0 +1,374 @@
+"""Copies of boxes between tensors in global memory and tiles in shared memory, each started by one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, UnitAttr, i64
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    ParsePropInAttrDict,
+    base,
+    irdl_op_definition,
+    lazy_traits_def,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import HasParent, IsTerminator, MemoryReadEffect, MemoryWriteEffect, Pure, RecursiveMemoryEffect
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.effects import OrdersMemory
+from treadle.dialects.hopper.attributes import (
+    TensorMapType,
+    check_mbarrier,
+    check_shared,
+    element_of,
+    is_private,
+    is_shared,
+    memref_type,
+)
+from treadle.dialects.hopper.barrier import number_of
+from treadle.dialects.syntax import MEMREF
+from treadle.errors import TreadleError
+from treadle.index.expr import Range
+from treadle.index.reader import HasIndexRanges
+from treadle.target.tensor_map import TensorMap
+
+index = IndexType()
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    """Gives the value of one element of a `hopper.bulk_copy`.
+
+    ```mlir
+    hopper.yield %v : f16
+    ```
+    Rejected: a parent other than `hopper.bulk_copy`.
+    """
+
+    name = "hopper.yield"
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(BulkCopyOp), Pure()))
+
+
+@irdl_op_definition
+class BulkCopyOp(IRDLOperation, HasIndexRanges):
+    """One thread starts a copy of the region's values to the last dimensions of a tile in shared memory, as many as
+    the region has arguments; it completes at a barrier by its bytes.
+
+    ```mlir
+    hopper.bulk_copy to %tile[%stage, %zero, %zero] at %full[%stage] {
+    ^bb0(%r : index, %c : index):
+      %row = arith.addi %first, %r : index
+      %v = loop.load %A[%row, %c] where %inside else %zero : memref<128x768xf16>
+      hopper.yield %v : f16
+    } : memref<4x128x64xf16, #loop.space<shared>>, memref<4x!hopper.mbarrier, #loop.space<shared>>
+    ```
+    The region loads like any other code of a kernel, so that a prologue that only moves data is fused into it.
+    `hopper-form-boxes` makes it a `hopper.tensor_load`, or rejects it where the values are no box of one tensor.
+    Rejected: a destination that is not shared, more arguments than it has dimensions, a value of another type.
+    """
+
+    name = "hopper.bulk_copy"
+    buffer = operand_def(MEMREF)
+    indices = var_operand_def(IndexType)
+    barrier = operand_def(MEMREF)
+    place = operand_def(IndexType)
+    body = region_def("single_block")
+    traits = traits_def(RecursiveMemoryEffect(), OrdersMemory())
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "`to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` $body attr-dict "
+        "`:` type($buffer) `,` type($barrier)"
+    )
+
+    def __init__(
+        self, buffer: SSAValue, indices: Sequence[SSAValue], barrier: SSAValue, place: SSAValue, body: Region | int
+    ):
+        """body: or the number of its arguments, of an empty block that is to be filled"""
+        region = Region(Block(arg_types=[index] * body)) if isinstance(body, int) else body
+        super().__init__(operands=[buffer, indices, barrier, place], regions=[region])
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Of the box."""
+        rank = len(self.body.block.args)
+        return memref_type(self.buffer).get_shape()[-rank:]
+
+    def index_range(self, value: SSAValue) -> Range | None:
+        for argument, extent in zip(self.body.block.args, self.extents, strict=True):
+            if value is argument:
+                return 0, extent - 1
+        return None
+
+    @property
+    def value(self) -> SSAValue:
+        """What the region yields."""
+        end = self.body.block.last_op
+        assert isinstance(end, YieldOp), "verified"
+        return end.arguments[0]
+
+    def verify_(self) -> None:
+        type = check_shared(self.buffer, len(self.indices))
+        check_mbarrier(self.barrier)
+        if not 1 <= len(self.body.block.args) <= type.get_num_dims():
+            raise VerifyException(f"{len(self.body.block.args)} arguments of the region for a tile '{type}'")
+        end = self.body.block.last_op
+        given = [value.type for value in end.arguments] if isinstance(end, YieldOp) else []
+        if given != [element_of(type)]:
+            said = ", ".join(map(str, given)) or "nothing"
+            raise VerifyException(f"the region yields {said}: expected {element_of(type)}")
+
+
+@irdl_op_definition
+class TensorMapOp(IRDLOperation):
+    """
+    How copies see a buffer in global memory: a tensor of some extents and strides, from its beginning on, of which each
+    copy moves a box. Extents, strides (in bytes, without the innermost, whose elements are neighbours) and the box
+    begin with the outermost dimension.
+
+    ```mlir
+    %map = hopper.tensor_map %A extents [4096, 4096] strides [8192] box [128, 64] swizzle 128 : memref<4096x4096xf16>
+    ```
+
+    `swizzle` is the span in bytes, 0 for none, by which `loop.swizzle` permutes rows of so many bytes. The host makes
+    the map for each launch, and the kernel has it as an argument. Rejected: what a tensor map cannot say
+    (`treadle.target.tensor_map`), one that reaches beyond the buffer, and a buffer that is not in global memory.
+    """
+
+    name = "hopper.tensor_map"
+
+    buffer = operand_def(MEMREF)
+    extents = prop_def(DenseArrayBase.constr(i64))
+    strides = prop_def(DenseArrayBase.constr(i64))
+    box = prop_def(DenseArrayBase.constr(i64))
+    swizzle = prop_def(IntegerAttr.constr(i64))
+    result = result_def(base(TensorMapType))
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$buffer `extents` $extents `strides` $strides `box` $box `swizzle` $swizzle attr-dict `:` type($buffer)"
+    )
+
+    def __init__(self, buffer: SSAValue, map: TensorMap):
+        properties = {
+            "extents": DenseArrayBase.from_list(i64, map.extents),
+            "strides": DenseArrayBase.from_list(i64, map.strides),
+            "box": DenseArrayBase.from_list(i64, map.box),
+            "swizzle": IntegerAttr(map.swizzle, i64),
+        }
+        super().__init__(operands=[buffer], properties=properties, result_types=[TensorMapType()])
+
+    @property
+    def map(self) -> TensorMap:
+        """The same as a value."""
+        return TensorMap(
+            str(element_of(memref_type(self.buffer))),
+            tuple(self.extents.get_values()),
+            tuple(self.strides.get_values()),
+            tuple(self.box.get_values()),
+            number_of(self.swizzle),
+        )
+
+    def verify_(self) -> None:
+        type = memref_type(self.buffer)
+        if is_shared(type) or is_private(type):
+            raise VerifyException(f"'{type}' is not in global memory")
+        try:
+            self.map.check()
+        except TreadleError as error:
+            raise VerifyException(f"{error.message}; accepted: {error.accepted}") from error
+        has = prod(type.get_shape()) * self.map.element_bytes
+        if type.has_static_shape() and self.map.span > has:
+            raise VerifyException(f"a map of {self.map.span} bytes of '{type}', which has {has}")
+
+
+def _elements(map: SSAValue) -> int:
+    """Of the box that a copy moves."""
+    made = map.owner
+    assert isinstance(made, TensorMapOp), "a map is made in its kernel"
+    return prod(made.map.box)
+
+
+def _check_box(map: SSAValue, coordinates: int, buffer: SSAValue, indices: int) -> None:
+    """VerifyException unless a tile has room for the map's box, where it is known."""
+    type = check_shared(buffer, indices)
+    made = map.owner
+    if not isinstance(made, TensorMapOp):
+        return
+    known = made.map
+    if len(known.extents) != coordinates:
+        raise VerifyException(f"a map of {len(known.extents)} dimensions with {coordinates} coordinates")
+    if str(element_of(type)) != known.element:
+        raise VerifyException(f"a copy between elements of {known.element} and '{type}'")
+    if prod(known.box) > prod(type.get_shape()):
+        raise VerifyException(f"a box {list(known.box)} does not fit into '{type}'")
+
+
+@irdl_op_definition
+class TensorLoadOp(IRDLOperation):
+    """
+    One thread starts a copy of the map's box at some coordinates to a tile, from an element on; it completes at a
+    barrier by the bytes of the whole box. Elements outside of the tensor become 0.
+
+    ```mlir
+    hopper.tensor_load %map[%row, %column] to %tile[%stage, %c0, %c0] at %full[%stage]
+      : memref<4x128x64xf16, #loop.space<shared>>, memref<4x!hopper.mbarrier, #loop.space<shared>>
+    ```
+
+    Rejected: a tile that is not shared, of other elements than the tensor, or smaller than the box; another number of
+    coordinates than the map has dimensions.
+    """
+
+    name = "hopper.tensor_load"
+
+    map = operand_def(base(TensorMapType))
+    coordinates = var_operand_def(IndexType)
+    buffer = operand_def(MEMREF)
+    indices = var_operand_def(IndexType)
+    barrier = operand_def(MEMREF)
+    place = operand_def(IndexType)
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(OrdersMemory(), MemoryWriteEffect())
+    assembly_format = (
+        "$map `[` $coordinates `]` `to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` attr-dict `:` "
+        "type($buffer) `,` type($barrier)"
+    )
+
+    def __init__(
+        self,
+        map: SSAValue,
+        coordinates: Sequence[SSAValue],
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        barrier: SSAValue,
+        place: SSAValue,
+    ):
+        super().__init__(operands=[map, coordinates, buffer, indices, barrier, place])
+
+    @property
+    def elements(self) -> int:
+        """That are copied."""
+        return _elements(self.map)
+
+    def verify_(self) -> None:
+        _check_box(self.map, len(self.coordinates), self.buffer, len(self.indices))
+        check_mbarrier(self.barrier)
+
+
+@irdl_op_definition
+class TensorStoreOp(IRDLOperation):
+    """
+    One thread starts a copy of a tile, from an element on, to the map's box at some coordinates; what lies outside of
+    the tensor is left out. It belongs to the thread's next group of bulk copies.
+
+    ```mlir
+    hopper.tensor_store %tile[%c0, %c0] to %map[%row, %column] : memref<64x64xf16, #loop.space<shared>>
+    ```
+
+    Threads that wrote the tile have executed `hopper.fence_async` before a barrier. Rejected: as for
+    `hopper.tensor_load`.
+    """
+
+    name = "hopper.tensor_store"
+
+    buffer = operand_def(MEMREF)
+    indices = var_operand_def(IndexType)
+    map = operand_def(base(TensorMapType))
+    coordinates = var_operand_def(IndexType)
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(OrdersMemory(), MemoryReadEffect())
+    assembly_format = "$buffer `[` $indices `]` `to` $map `[` $coordinates `]` attr-dict `:` type($buffer)"
+
+    def __init__(self, buffer: SSAValue, indices: Sequence[SSAValue], map: SSAValue, coordinates: Sequence[SSAValue]):
+        super().__init__(operands=[buffer, indices, map, coordinates])
+
+    @property
+    def elements(self) -> int:
+        """That are copied."""
+        return _elements(self.map)
+
+    def verify_(self) -> None:
+        _check_box(self.map, len(self.coordinates), self.buffer, len(self.indices))
+
+
+@irdl_op_definition
+class BulkCommitOp(IRDLOperation):
+    """
+    Ends a group: the stores of tiles that this thread started since the last commit belong to it.
+
+    ```mlir
+    hopper.bulk_commit
+    ```
+    """
+
+    name = "hopper.bulk_commit"
+
+    traits = traits_def(OrdersMemory())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class BulkWaitOp(IRDLOperation):
+    """
+    Waits until at most `pending` of this thread's newest groups are under way, or with `read` still read shared memory.
+
+    ```mlir
+    hopper.bulk_wait 0
+    hopper.bulk_wait read 1
+    ```
+
+    Rejected: a negative number.
+    """
+
+    name = "hopper.bulk_wait"
+
+    read = opt_prop_def(UnitAttr)
+    pending = prop_def(IntegerAttr.constr(i64))
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(OrdersMemory())
+    assembly_format = "(`read` $read^)? $pending attr-dict"
+
+    def __init__(self, pending: int, *, read: bool = False):
+        properties = {"pending": IntegerAttr(pending, i64), "read": UnitAttr() if read else None}
+        super().__init__(properties=properties)
+
+    def verify_(self) -> None:
+        if number_of(self.pending) < 0:
+            raise VerifyException(f"cannot leave {number_of(self.pending)} groups under way, expected 0 or more")
+
+
+@irdl_op_definition
+class FenceAsyncOp(IRDLOperation):
+    """
+    What the thread wrote to shared memory may be read by copies of tiles, and by products of a warpgroup, that begin
+    after a barrier that follows.
+
+    ```mlir
+    hopper.fence_async
+    ```
+    """
+
+    name = "hopper.fence_async"
+
+    traits = traits_def(OrdersMemory())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()

@@ -1,0 +1,274 @@
+"""Products of a warpgroup, asynchronous, of tiles in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import (
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    Signedness,
+    UnitAttr,
+    VectorType,
+    bf16,
+    f16,
+    f32,
+    i1,
+    i8,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
+from xdsl.utils.exceptions import VerifyException
+
+from treadle.dialects.effects import Convergent, OrdersMemory
+from treadle.dialects.hopper.attributes import AnyMemRef, check_shared, element_of, is_private, memref_type
+from treadle.dialects.hopper.barrier import number_of
+from treadle.dialects.syntax import MEMREF
+
+ui8 = IntegerType(8, Signedness.UNSIGNED)
+ROWS, TERM_BYTES = 64, 32
+"""Rows of a warpgroup's product; bytes along the terms."""
+COLUMNS, MOST_COLUMNS = 8, 256
+MATRIX_ROWS = 8
+"""Rows of a swizzled row's length that make a core matrix."""
+ELEMENT_BYTES: Mapping[Attribute, int] = {f16: 2, bf16: 2, f32: 4, i8: 1, ui8: 1}
+SUM: Mapping[Attribute, Attribute] = {f16: f32, bf16: f32, f32: f32, i8: i32, ui8: i32}
+"""The type of sums, by the operands'; f32 operands are read as tf32."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The layout of an operand in shared memory, as a product reads it, in bytes.
+
+    leading: from one part of the span's length to the next, of an operand whose rows run across the terms
+    stride: from 8 rows to the next 8; swizzle: the span of rows
+    advance: of the start, by the extent along the terms of one product
+    """
+
+    leading: int
+    stride: int
+    swizzle: int
+    advance: int
+
+
+def descriptor(type: AnyMemRef, *, along_k: bool) -> Descriptor | None:
+    """The layout of a tile as an operand: `[.., rows, row]` whose rows run along the terms, or
+    `[.., parts, terms, row]` whose rows run across them; None for a tile whose rows are no 32, 64 or 128 bytes."""
+    shape, size = type.get_shape(), ELEMENT_BYTES[element_of(type)]
+    span = shape[-1] * size
+    if span not in (32, 64, 128):
+        return None
+    if along_k:
+        return Descriptor(16, MATRIX_ROWS * span, span, TERM_BYTES)
+    terms = TERM_BYTES // size
+    return Descriptor(shape[-2] * span, MATRIX_ROWS * span, span, terms * span)
+
+
+class ProductEffect(MemoryEffect):
+    """Reads two tiles, and reads and writes sums."""
+
+    @classmethod
+    def get_effects(cls, op: object) -> set[EffectInstance]:
+        assert isinstance(op, WgmmaOp)
+        read, write = MemoryEffectKind.READ, MemoryEffectKind.WRITE
+        sums = {EffectInstance(read, op.acc), EffectInstance(write, op.acc)}
+        return sums | {EffectInstance(read, op.a), EffectInstance(read, op.b)}
+
+
+@irdl_op_definition
+class WgmmaOp(IRDLOperation):
+    """
+    Adds the product of 64 rows of A, from an element of a tile on, and N columns of B to sums in registers, over 32
+    bytes along the terms; where `keep` is given and false, the product takes the place of the sums.
+
+    ```mlir
+    hopper.wgmma %a[%stage, %row, %k], %b[%stage, %part, %k, %c0] across, %acc[%r] keep %more
+      : memref<4x128x64xf16, #loop.space<shared>>, memref<4x4x64x64xf16, #loop.space<shared>>,
+        memref<1x16x2xvector<2x2xf32>, #loop.space<register>>
+    ```
+
+    A's tile ends with the dimensions rows, terms; B's with columns, terms or, with `across`, with parts of the columns,
+    terms, columns of a part. Rows are of 32, 64 or 128 bytes, and swizzled by as many. Of 16 columns a thread has two
+    `vector<2x2xf32>`, as of `loop.mma`: warp w of the group has rows 16 w to 16 w + 15; `%acc` is [.., N / 16, 2] of
+    them, its indices those of the dimensions before.
+
+    Operands are read, and sums written, until a `hopper.wgmma_wait` has covered the product's group: in between nobody
+    else touches them. Rejected: tiles that are not shared, elements other than f16, bf16, f32 (multiplied as tf32),
+    i8 and ui8, `across` of others than 16 bits, N that is no multiple of 16 from 16 to 256, sums of another type.
+    """
+
+    name = "hopper.wgmma"
+
+    a = operand_def(MEMREF)
+    a_indices = var_operand_def(IndexType)
+    b = operand_def(MEMREF)
+    b_indices = var_operand_def(IndexType)
+    a_across = opt_prop_def(UnitAttr)
+    b_across = opt_prop_def(UnitAttr)
+    acc = operand_def(MEMREF)
+    acc_indices = var_operand_def(IndexType)
+    keep = opt_operand_def(i1)
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    traits = traits_def(ProductEffect(), Convergent())
+    assembly_format = (
+        "$a `[` $a_indices `]` (`across` $a_across^)? `,` $b `[` $b_indices `]` (`across` $b_across^)? `,` "
+        "$acc `[` $acc_indices `]` (`keep` $keep^)? attr-dict `:` type($a) `,` type($b) `,` type($acc)"
+    )
+
+    def __init__(
+        self,
+        a: tuple[SSAValue, Sequence[SSAValue]],
+        b: tuple[SSAValue, Sequence[SSAValue]],
+        acc: tuple[SSAValue, Sequence[SSAValue]],
+        keep: SSAValue | None = None,
+        *,
+        across: tuple[bool, bool] = (False, False),
+    ):
+        properties = {
+            name: UnitAttr() if is_across else None
+            for name, is_across in zip(("a_across", "b_across"), across, strict=True)
+        }
+        super().__init__(operands=[*a, *b, *acc, keep], properties=properties)
+
+    @property
+    def columns(self) -> int:
+        """Of the product."""
+        *_, pairs, two = memref_type(self.acc).get_shape()
+        return pairs * two * COLUMNS
+
+    @property
+    def operands_along_k(self) -> tuple[bool, bool]:
+        """Of A and of B, whether rows run along the terms."""
+        return self.a_across is None, self.b_across is None
+
+    @property
+    def elements(self) -> tuple[Attribute, Attribute]:
+        """Of A and of B."""
+        return element_of(memref_type(self.a)), element_of(memref_type(self.b))
+
+    @property
+    def terms(self) -> int:
+        """Of one product."""
+        return TERM_BYTES // ELEMENT_BYTES[self.elements[0]]
+
+    def descriptor(self, operand: int) -> Descriptor:
+        """The layout of an operand, 0 or 1."""
+        found = descriptor(memref_type((self.a, self.b)[operand]), along_k=self.operands_along_k[operand])
+        assert found is not None, "verified"
+        return found
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Elements of A and of B from the first that the product reads to the last."""
+        found: list[int] = []
+        for buffer, own, along_k in zip((self.a, self.b), (ROWS, self.columns), self.operands_along_k, strict=True):
+            *_, height, width = memref_type(buffer).get_shape()
+            parts = 1 if along_k else -(-own // width)
+            last_row, last = (own - 1, self.terms) if along_k else (self.terms - 1, min(own, width))
+            found.append((parts - 1) * height * width + last_row * width + last)
+        return found[0], found[1]
+
+    def verify_(self) -> None:
+        a, b = check_shared(self.a, len(self.a_indices)), check_shared(self.b, len(self.b_indices))
+        left, right = self.elements
+        is_pair = left == right or {left, right} <= {i8, ui8}
+        if left not in SUM or right not in SUM or not is_pair:
+            raise VerifyException(f"a product of {left} and {right}, expected f16, bf16, f32, i8 or ui8 of both")
+        for name, type, along_k in zip("AB", (a, b), self.operands_along_k, strict=True):
+            if not along_k and ELEMENT_BYTES[element_of(type)] != 2:
+                raise VerifyException(f"{name} of {element_of(type)} must lie along the terms")
+            if type.get_num_dims() < (2 if along_k else 3) or descriptor(type, along_k=along_k) is None:
+                raise VerifyException(f"{name} is '{type}', expected rows of 32, 64 or 128 bytes")
+        self._check_sums(SUM[left])
+
+    def _check_sums(self, sum: Attribute) -> None:
+        acc = memref_type(self.acc)
+        if not is_private(acc) or element_of(acc) != VectorType(sum, [2, 2]) or acc.get_num_dims() < 2:
+            raise VerifyException(f"sums in '{acc}', expected vector<2x2x{sum}> in registers")
+        if len(self.acc_indices) != acc.get_num_dims() - 2:
+            raise VerifyException(f"'{acc}' needs {acc.get_num_dims() - 2} indices, got {len(self.acc_indices)}")
+        if acc.get_shape()[-1] != 2 or not COLUMNS <= self.columns <= MOST_COLUMNS:
+            raise VerifyException(f"sums in '{acc}', expected [.., columns / 16, 2] of at most {MOST_COLUMNS} columns")
+
+
+@irdl_op_definition
+class WgmmaFenceOp(IRDLOperation):
+    """
+    Orders what threads did to registers before the products of their warpgroup that follow.
+
+    ```mlir
+    hopper.wgmma_fence
+    ```
+    """
+
+    name = "hopper.wgmma_fence"
+
+    traits = traits_def(OrdersMemory(), Convergent())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class WgmmaCommitOp(IRDLOperation):
+    """
+    Ends a group: the products that the warpgroup started since the last commit belong to it.
+
+    ```mlir
+    hopper.wgmma_commit
+    ```
+    """
+
+    name = "hopper.wgmma_commit"
+
+    traits = traits_def(OrdersMemory(), Convergent())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class WgmmaWaitOp(IRDLOperation):
+    """
+    Waits until at most `pending` of the warpgroup's newest groups are under way.
+
+    ```mlir
+    hopper.wgmma_wait 1
+    ```
+
+    Rejected: a negative number.
+    """
+
+    name = "hopper.wgmma_wait"
+
+    pending = prop_def(IntegerAttr.constr(i64))
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(OrdersMemory(), Convergent())
+    assembly_format = "$pending attr-dict"
+
+    def __init__(self, pending: int):
+        super().__init__(properties={"pending": IntegerAttr(pending, i64)})
+
+    def verify_(self) -> None:
+        if number_of(self.pending) < 0:
+            raise VerifyException(f"cannot leave {number_of(self.pending)} groups under way, expected 0 or more")

@@ -1,0 +1,238 @@
+"""Matrix products of warpgroups, on Hopper's tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32
+from xdsl.ir import SSAValue
+
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
+from treadle.dialects.graph import YieldOp as GraphYieldOp
+from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.loop import KernelOp
+from treadle.dialects.schedule import Choice
+from treadle.schedules.kernel_builder import Index, kernel_builder
+from treadle.schedules.reduction_end import reduction_end
+from treadle.schedules.split_k import block_coordinates, tiles_of
+from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair
+from treadle.schedules.tiles import Region, staged_bytes
+from treadle.schedules.warpgroups import SLAB, SPAN, WARPGROUP, OperandTile, WarpgroupBuilder
+from treadle.target import Target
+
+_ALIGNMENT = 16
+"""Bytes of which the strides of a tensor must be multiples for copies of boxes."""
+_MOST_DIMENSIONS = 5
+_TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02, (128, 128): 1.08}
+"""The time of an element of a block's tile, beside that of the largest.
+
+Of kernels of this form on an H100 (operands and result f16, TFLOP/s): 4096^3 763, 673, 675, where the tiles fill 4, 6
+and 8 waves; 3072^3 531, 694, 616 in 3, 3 and 5 waves; 8192^3 720, 717, 615 in 16, 21 and 32.
+"""
+_RATE, _RATE_OF_MMA = 763e12, 370e12
+"""Operations a second on an H100 at 4096^3: of this kernel, and of `matmul_mma`, which takes smaller products: of these
+the tiles are too few, and are not split along the terms."""
+_OTHER_BYTES = 2048
+"""Of shared memory: barriers, and what alignment leaves."""
+
+
+class MatmulWgmma(Template):
+    """The product on Hopper's tensor cores: one thread copies boxes of A and B to `stages` of swizzled shared memory,
+    one or two warpgroups multiply them, sums in f32; blocks stay and take one tile after another, so that what the next
+    one needs is copied while one is stored.
+
+    Every size is covered whose rows begin at multiples of 16 bytes: copies beyond the matrices write 0, stores beyond C
+    are left out. Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA": warp-specialised persistent kernels.
+    """
+
+    name: ClassVar[str] = "matmul_wgmma"
+    kind: ClassVar[str] = "cuda"
+    copies_ahead: ClassVar[bool] = True
+    least_capability: ClassVar[int] = 90
+    knobs: ClassVar[tuple[Knob, ...]] = (
+        Knob(
+            "block",
+            ((64, 128), (64, 256), (128, 128), (128, 192), (128, 256), (256, 128)),
+            "rows and columns of a block's tile of C",
+        ),
+        Knob("stages", (2, 3, 4, 5, 6, 7, 8), "tiles of A and of B in shared memory"),
+        Knob("group", (1, 8, 16), "rows of tiles that follow one another, so that they share B's columns in L2"),
+    )
+
+    def runs_on(self, target: Target) -> bool:
+        return super().runs_on(target) and target.has_warpgroups
+
+    def fits(self, anchor: Anchor) -> bool:
+        if not isinstance(anchor, MatmulOp) or anchor.sums is not None or reduction_end(anchor) is not None:
+            return False
+        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type):
+            return False
+        return all(contiguous_axis(anchor, operand) is not None for operand in (anchor.a, anchor.b))
+
+    def has_default(self, anchor: Anchor, target: Target) -> bool:
+        """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
+        assert isinstance(anchor, MatmulOp)
+        (m, n), terms = anchor.shape[-2:], anchor.reduction_extent
+        cost = min(_waves(anchor, tile, target) * weight for tile, weight in _TILE_COST.items())
+        seconds = cost * 2 * terms / (_RATE / target.multiprocessors)
+        return seconds <= 2 * prod(anchor.shape[:-2]) * m * n * terms / _RATE_OF_MMA
+
+    def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
+        assert isinstance(anchor, MatmulOp)
+        block = min(_TILE_COST, key=lambda tile: (_waves(anchor, tile, target) * _TILE_COST[tile], -prod(tile)))
+        tile = WgmmaTile.of(anchor, block, 1)
+        stages = (target.shared_per_block - tile.other_bytes) // tile.stage_bytes
+        rows = ceil(anchor.shape[-2] / block[0])
+        return {"block": block, "stages": min(stages, 8), "group": 8 if rows >= 8 else 1}
+
+    def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
+        assert isinstance(anchor, MatmulOp)
+        tile = WgmmaTile.of(anchor, pair(choices, "block"), number(choices, "stages"))
+        used = (("bytes of shared memory", tile.shared_bytes, target.shared_per_block),)
+        check_limits(f"{self.name} with {tile.m} x {tile.n} tiles in {tile.stages} stages", used, target)
+
+    def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
+        assert isinstance(anchor, MatmulOp)
+        tile = WgmmaTile.of(anchor, pair(choices, "block"), number(choices, "stages"))
+        return wgmma_kernel(anchor, tile, number(choices, "group"), target.multiprocessors, name)
+
+
+def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
+    """Elements of C that a multiprocessor computes."""
+    return ceil(tiles_of(anchor, *tile) / target.multiprocessors) * prod(tile)
+
+
+def contiguous_axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
+    """The axis of an operand, -1 or -2, along which its elements are neighbours in memory; None where copies of boxes
+    cannot bring it: its rows begin at no multiples of 16 bytes, or the group computes it, other than by exchanging
+    dimensions."""
+    producer, axis = operand.owner, -1
+    if isinstance(producer, ComputeOp) and producer.parent_op() is anchor.parent_op():
+        order = _permutation(producer)
+        if order is None:
+            return None
+        (read,) = producer.reads()
+        operand, axis = read.source, order[-1] - len(order)
+    assert isinstance(operand.type, TensorType)
+    shape, size = operand.type.get_shape(), byte_width(operand.type.get_element_type())
+    if len(shape) > _MOST_DIMENSIONS or axis < -2 or shape[-1] * size % _ALIGNMENT:
+        return None
+    return axis
+
+
+def _permutation(producer: ComputeOp) -> list[int] | None:
+    """For each dimension of the tensor that a definition reads, that of the result which is its index; None for a
+    definition that does more."""
+    arguments: list[SSAValue] = [*producer.body.block.args]
+    match list(producer.body.block.ops):
+        case [AtOp() as at, GraphYieldOp()] if _permutes(at, arguments):
+            return [arguments.index(each) for each in at.indices]
+        case _:
+            return None
+
+
+def _permutes(at: AtOp, arguments: Sequence[SSAValue]) -> bool:
+    return at.predicate is None and len(at.indices) == len(arguments) and {*at.indices} == {*arguments}
+
+
+@dataclass(frozen=True)
+class WgmmaTile:
+    """The extents that choices imply for an anchor.
+
+    m, n: of the block's tile; a, b: how operands lie in a stage
+    """
+
+    m: int
+    n: int
+    stages: int
+    a: OperandTile
+    b: OperandTile
+    result_bytes: int
+
+    @staticmethod
+    def of(anchor: MatmulOp, block: tuple[int, int], stages: int) -> WgmmaTile:
+        """The extents of some choices."""
+        assert isinstance(anchor.a.type, TensorType)
+        size = byte_width(anchor.a.type.get_element_type())
+        terms = SPAN // size
+        a, b = (
+            OperandTile(own, terms, size, contiguous_axis(anchor, operand) == of_terms)
+            for own, operand, of_terms in zip(block, (anchor.a, anchor.b), (-1, -2), strict=True)
+        )
+        return WgmmaTile(*block, stages, a, b, byte_width(anchor.type.get_element_type()))
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return min(2, self.m // SLAB)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a stage."""
+        return self.a.bytes + self.b.bytes
+
+    @property
+    def other_bytes(self) -> int:
+        """Of shared memory, beside the stages."""
+        return staged_bytes(self.consumers * WARPGROUP, SPAN // 2, self.result_bytes) + _OTHER_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.stages * self.stage_bytes + self.other_bytes
+
+
+def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, name: str) -> KernelOp:
+    """The kernel of one product, of at most so many blocks: a producer's copies, and consumers' products and stores."""
+    operands = [anchor.a, anchor.b]
+    b = kernel_builder(operands, anchor.type)
+    w = WarpgroupBuilder(b, tile.consumers)
+    (*batch, m, n), k = anchor.shape, anchor.reduction_extent
+    rows, columns, steps = ceil(m / tile.m), ceil(n / tile.n), ceil(k / tile.a.terms)
+    total = rows * columns * prod(batch)
+    blocks = min(blocks, total)
+    elements = [x.type.get_element_type() for x in operands if isinstance(x.type, TensorType)]
+    a = w.operand("shared_a", tile.a, elements[0], tile.stages)
+    right = w.operand("shared_b", tile.b, elements[1], tile.stages)
+    pipe = w.pipe(tile.stages, tile.stage_bytes)
+
+    def place(number: Index) -> tuple[Index, Index, Sequence[Index]]:
+        of_matrix = number % (rows * columns) if batch else number
+        row, column = block_coordinates(of_matrix, rows, columns, group)
+        outer = (number // (rows * columns)).delinearize(batch) if batch else []
+        return row * tile.m, column * tile.n, outer
+
+    with w.producer(), w.tiles(total, blocks) as (before, number):
+        row, column, outer = place(number)
+        with b.loop("step", steps) as step:
+            stage, term = pipe.acquire(before * steps + step), step * tile.a.terms
+            of_a = Region.of(b, b.inputs[0], (row, term), (m, k), (tile.m, tile.a.terms), _outer(anchor.a, outer))
+            of_b = Region.of(b, b.inputs[1], (term, column), (k, n), (tile.a.terms, tile.n), _outer(anchor.b, outer))
+            w.copy(of_a, a, stage, pipe)
+            w.copy(of_b.transposed, right, stage, pipe)
+
+    with w.consumer() as consumer:
+        c = consumer.sums("acc", f32, tile.m // tile.consumers, tile.n)
+        with w.tiles(total, blocks) as (before, number):
+            first = before * steps
+            with b.loop("step", steps) as step:
+                consumer.multiply(a, right, c, pipe.wait(first + step), step)
+                consumer.finish(1)
+                # The products of the step before are over.
+                with b.when(step > 0):
+                    pipe.release(first + step - 1, consumer.lane)
+            consumer.finish(0)
+            pipe.release(first + (steps - 1), consumer.lane)
+            row, column, outer = place(number)
+            consumer.store(c, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))
+    comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"
+    return b.kernel(name, operands, anchor.type, blocks, w.threads, comment, 1)
+
+
+def _outer(operand: SSAValue, indices: Sequence[Index]) -> Sequence[Index]:
+    """The indices of an operand's outer dimensions; none where it is one matrix for all of the batch."""
+    assert isinstance(operand.type, TensorType)
+    return indices if operand.type.get_num_dims() > 2 else []

@@ -1,0 +1,256 @@
+"""Warpgroups with roles: what kernels for compute capability 9.0 are written with, beside `tiles`.
+
+One thread of the first warpgroup, the producer, fills stages of tiles in shared memory by copies of boxes; the other
+warpgroups, the consumers, multiply them, 64 rows each at a time. Both go over the same steps, and a `Pipe` keeps them
+from overtaking one another: barriers that count the bytes that have come, and the warps that are done.
+
+Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", warp specialization; PTX ISA 9.0, "Asynchronous
+Warpgroup Level Matrix Multiply-Accumulate Instructions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+
+from xdsl.dialects.builtin import VectorType
+from xdsl.ir import Attribute, SSAValue
+
+from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.hopper import (
+    MbarrierArriveOp,
+    MbarrierFenceOp,
+    MbarrierInitOp,
+    MbarrierType,
+    MbarrierWaitOp,
+    RegistersOp,
+    UniformOp,
+    WarpBarrierOp,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+)
+from treadle.dialects.loop import Space, swizzle_of_rows
+from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
+
+WARPGROUP, WARPS, SLAB = 128, 4, 64
+"""Threads of a warpgroup, its warps, and rows that it multiplies at a time."""
+SPAN = 128
+"""Bytes of a row of a tile: the longest that swizzles permute."""
+REGISTERS = {1: None, 2: (40, 232), 3: (32, 160)}
+"""Of a thread of the producer and of the consumers, by the number of these: all that a multiprocessor has. One consumer
+needs none of the producer's."""
+TERM_BYTES = 32
+"""Along the terms, of one product."""
+
+
+@dataclass(frozen=True)
+class OperandTile:
+    """How an operand of a product lies in shared memory: rows of 128 bytes, swizzled by as many.
+
+    own: rows of A, columns of B; terms: of a step, which are 128 bytes
+    along_k: whether rows run along the terms; else they run across them, in parts of 128 bytes of the operand's own
+    extent, each of all terms
+    """
+
+    own: int
+    terms: int
+    element_bytes: int
+    along_k: bool
+
+    @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return SPAN // self.element_bytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one stage in shared memory."""
+        return (self.own, self.row) if self.along_k else (self.own // self.row, self.terms, self.row)
+
+    @property
+    def bytes(self) -> int:
+        """Of one stage."""
+        return self.own * self.terms * self.element_bytes
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Stages of an operand's tile."""
+
+    buffer: SSAValue
+    tile: OperandTile
+
+    def start(self, stage: Index, own: Index | int, term: int) -> list[Index | int]:
+        """Where a product begins that reads from a row or column, a multiple of 64, and a term on."""
+        return [stage, own, term] if self.tile.along_k else [stage, own // self.tile.row, term, 0]
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """Stages that the producer fills and consumers empty, step after step of the whole kernel.
+
+    full, empty: a barrier of each stage; bytes: that a step brings
+    """
+
+    b: KernelBuilder
+    full: SSAValue
+    empty: SSAValue
+    stages: int
+    bytes: int
+
+    def stage(self, step: Index) -> Index:
+        """The stage of a step."""
+        return step % self.stages
+
+    def acquire(self, step: Index) -> Index:
+        """The producer's: waits until the step's stage is empty, and says what will fill it."""
+        stage = self.stage(step)
+        # The phase before the first one counts as over.
+        self._wait(self.empty, stage, (step // self.stages + 1) % 2)
+        self.b.perform(MbarrierArriveOp(self.full, stage.value, self.bytes))
+        return stage
+
+    def wait(self, step: Index) -> Index:
+        """A consumer's: waits until the step's stage is full."""
+        stage = self.stage(step)
+        self._wait(self.full, stage, (step // self.stages) % 2)
+        return stage
+
+    def release(self, step: Index, lane: Index) -> None:
+        """A consumer's: its warp has read the step's stage."""
+        with self.b.when(lane.equals(0)):
+            self.b.perform(MbarrierArriveOp(self.empty, self.stage(step).value))
+
+    def _wait(self, barrier: SSAValue, stage: Index, parity: Index) -> None:
+        self.b.perform(MbarrierWaitOp(barrier, stage.value, parity.value))
+
+
+class WarpgroupBuilder:
+    """Writes a kernel of one producer and some consumers.
+
+    role: of the calling thread's warpgroup, 0 for the producer; the same for all of a warp, and known to be
+    """
+
+    def __init__(self, b: KernelBuilder, consumers: int):
+        self.b, self.consumers = b, consumers
+        self.threads = WARPGROUP * (1 + consumers)
+        role = b.insert(UniformOp((b.thread // WARPGROUP).value, 1 + consumers))
+        role.name_hint = "role"
+        self.role = Index(role, b)
+
+    def operand(self, name: str, tile: OperandTile, element: Attribute, stages: int) -> Operand:
+        """Stages of an operand's tile in shared memory."""
+        swizzle = swizzle_of_rows(SPAN, tile.element_bytes)
+        return Operand(self.b.alloc(name, [stages, *tile.shape], element, Space.SHARED, swizzle), tile)
+
+    def pipe(self, stages: int, bytes: int) -> Pipe:
+        """Barriers of some stages, made and published by one thread. All threads reach it."""
+        b = self.b
+        full, empty = (b.alloc(name, [stages], MbarrierType(), Space.SHARED) for name in ("full", "empty"))
+        with b.when(b.thread.equals(0)):
+            with b.loop("s", stages) as s:
+                b.perform(MbarrierInitOp(full, s.value, 1))
+                b.perform(MbarrierInitOp(empty, s.value, self.consumers * WARPS))
+            b.perform(MbarrierFenceOp())
+        b.barrier()
+        return Pipe(b, full, empty, stages, bytes)
+
+    @contextmanager
+    def producer(self) -> Generator[None]:
+        """Inside is what one thread does, which starts all copies."""
+        b, registers = self.b, REGISTERS[self.consumers]
+        with b.when(self.role.equals(0)):
+            if registers is not None:
+                b.perform(RegistersOp(registers[0], increase=False))
+            with b.when(b.thread.equals(0)):
+                yield
+
+    @contextmanager
+    def consumer(self) -> Generator[Consumer]:
+        """Inside is what each of the consumers does."""
+        b, registers = self.b, REGISTERS[self.consumers]
+        with b.when(self.role > 0):
+            if registers is not None:
+                b.perform(RegistersOp(registers[1], increase=True))
+            yield Consumer(self)
+
+    @contextmanager
+    def tiles(self, total: int, blocks: int) -> Generator[tuple[Index, Index]]:
+        """The tiles of the calling block, which takes every `blocks`-th: how many it had before, and the number."""
+        b, rounds = self.b, ceil(total / blocks)
+        with b.loop("n", rounds) as n:
+            tile = b.block + n * blocks
+            with b.when(tile < total if total % blocks else None):
+                yield n, tile
+
+    def copy(self, source: Region, target: Operand, stage: Index, pipe: Pipe) -> None:
+        """Starts copies of a step's part of an operand, whose rows are the operand's own, to a stage."""
+        b, tile, barrier = self.b, target.tile, (pipe.full, stage)
+        if tile.along_k:
+            place = [stage, b.index(0), b.index(0)]
+            b.bulk_copy((target.buffer, place), barrier, tile.shape, lambda at: source.load(at[0], at[1]))
+            return
+        parts, terms, row = tile.shape
+        for part in range(parts):
+            place = [stage, b.index(part), b.index(0), b.index(0)]
+
+            def element(at: Sequence[Index], first: int = part * row) -> Scalar:
+                return source.load(at[1] + first, at[0])
+
+            b.bulk_copy((target.buffer, place), barrier, (terms, row), element)
+
+
+class Consumer(TileBuilder):
+    """Writes tiles of one warpgroup that multiplies.
+
+    number: among the consumers; warp: among the warps of all consumers; own_warp: among those of the warpgroup
+    """
+
+    most_staged = SPAN // 2
+
+    def __init__(self, warpgroups: WarpgroupBuilder):
+        super().__init__(warpgroups.b, WARPGROUP * warpgroups.consumers)
+        self.number = warpgroups.role - 1
+        self.own_warp = self.warp % WARPS
+        self.warp = self.number * WARPS + self.own_warp
+
+    def meet(self) -> None:
+        """What a warp stages, only its lanes read."""
+        self.b.perform(WarpBarrierOp())
+
+    def sums(self, name: str, element: Attribute, rows: int, columns: int) -> Fragment:
+        """Registers for the consumer's rows of a tile, of which each consumer has as many; undefined at first."""
+        b, type = self.b, VectorType(element, [HALVES, 2])
+        registers = b.alloc(name, [rows // SLAB, columns // COLUMNS, PAIR], type)
+        first = self.number * rows + self.own_warp * PRODUCT_M
+        return Fragment(b, self.lane, registers, type, rows * PRODUCT_M // SLAB, columns, (first, 0), SLAB)
+
+    def multiply(self, a: Operand, b: Operand, c: Fragment, stage: Index, more: Index) -> None:
+        """Starts the products of a step, as one group: c = a * b where `more` is 0, else c += a * b."""
+        k, slabs = self.b, c.shape[0]
+        own = self.number * (slabs * SLAB)
+        terms = TERM_BYTES // a.tile.element_bytes
+        k.perform(WgmmaFenceOp())
+        for term in range(0, a.tile.terms, terms):
+            for slab in range(slabs):
+                left = self._at(a, stage, own + slab * SLAB, term)
+                right = self._at(b, stage, 0, term)
+                keep = (more > 0).value if term == 0 else None
+                across = (not a.tile.along_k, not b.tile.along_k)
+                k.perform(WgmmaOp(left, right, (c.registers, [k.index(slab).value]), keep, across=across))
+        k.perform(WgmmaCommitOp())
+
+    def finish(self, pending: int) -> None:
+        """Waits until at most so many of the newest groups of products are under way."""
+        self.b.perform(WgmmaWaitOp(pending))
+
+    def _at(self, operand: Operand, stage: Index, own: Index | int, term: int) -> tuple[SSAValue, Sequence[SSAValue]]:
+        return operand.buffer, [self.b.index(each).value for each in operand.start(stage, own, term)]
+
+
+__all__ = ["SLAB", "SPAN", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe", "WarpgroupBuilder"]
