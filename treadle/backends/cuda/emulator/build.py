@@ -263,7 +263,7 @@ def _trailer(text: str) -> str:
         symbols = "".join(
             f".globl {each}\\n.type {each},@object\\n.size {each},{MAX_DYNAMIC_BYTES}\\n{each}:\\n" for each in names
         )
-        section = '.section .tbss.treadle_emu_dynamic,\\"awT\\",@nobits\\n.p2align 7\\n'
+        section = '.section .tbss.treadle_emu_dynamic,\\"awT\\",@nobits\\n.p2align 10\\n'
         lines.append(f'asm("{section}{symbols}.zero {MAX_DYNAMIC_BYTES}\\n.previous\\n");')
     return "\n".join([*lines, "TREADLE_EMU_ANCHOR", ""])
 

@@ -34,7 +34,18 @@ from treadle.backends.cuda.emulator.native import (
     Standing,
     What,
 )
-from treadle.backends.cuda.emulator.reports import BufferName, Counters, Report, by_line, describe, merged, ranges
+from treadle.backends.cuda.emulator.reports import (
+    STUCK,
+    BufferName,
+    Counters,
+    Report,
+    by_line,
+    describe,
+    hopper_message,
+    merged,
+    ranges,
+)
+from treadle.backends.cuda.tensor_map import MAP_BYTES, TensorMap
 from treadle.environment import Environment, available_cores, load_environment
 from treadle.errors import TreadleError
 
@@ -169,7 +180,11 @@ class Arguments:
         self.values = (ctypes.c_void_p * max(1, len(args)))()
         for index, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
             where = f"argument '{parameter.name}' of kernel '{kernel}'"
-            if parameter.native.pointer:
+            if parameter.native.kind == ParameterKind.TENSOR_MAP:
+                map, array = _checked_map(where, parameter, value)
+                arrays.append((index, parameter, array))
+                data = ctypes.create_string_buffer(map.emulated(array.ctypes.data), MAP_BYTES)
+            elif parameter.native.pointer:
                 arrays.append((index, parameter, _checked_array(where, parameter, value)))
                 data = ctypes.create_string_buffer(8)
             else:
@@ -203,6 +218,8 @@ def _merged(arrays: Sequence[tuple[int, Named, np.ndarray[Any, Any]]]) -> list[B
         floats, element = kind in (ParameterKind.FLOAT, ParameterKind.BFLOAT), int(parameter.native.bytes)
         if kind is ParameterKind.OTHER:
             element = 0
+        if kind is ParameterKind.TENSOR_MAP:
+            floats, element = array.dtype.kind == "f" or array.dtype.name == "bfloat16", array.itemsize
         last = buffers[-1] if buffers else None
         if last is None or start >= last.address + last.bytes:
             buffers.append(Buffer(parameter.name, array.itemsize, start, size, read_only, floats, element))
@@ -228,6 +245,19 @@ def _checked_array(where: str, parameter: Named, value: object) -> np.ndarray[An
     if not parameter.native.constant and not value.flags.writeable:
         raise TreadleError("got a read-only array for a pointer that is not const", where, f"{accepted}, writable")
     return value
+
+
+def _checked_map(where: str, parameter: Named, value: object) -> tuple[TensorMap, np.ndarray[Any, Any]]:
+    accepted = "a TensorMap and the array that it is of"
+    match value:
+        case (TensorMap() as map, np.ndarray() as given):
+            array = _checked_array(where, parameter, given)
+        case _:
+            raise TreadleError(f"got {type(value).__name__}", where, accepted)
+    if array.itemsize != map.element_bytes or array.nbytes < map.tensor_bytes:
+        accepted = f"at least {map.tensor_bytes} bytes, elements of {map.element_bytes}"
+        raise TreadleError(f"got an array of {array.size} x {array.dtype}", where, accepted)
+    return map, array
 
 
 def _scalar_bytes(where: str, parameter: Named, value: object) -> bytes:
@@ -273,6 +303,9 @@ _STANDINGS = {
     Standing.AT_WARP: "at a warp operation",
     Standing.LEFT: "done",
     Standing.NOT_STARTED: "not started",
+    Standing.AT_MBARRIER: "at a wait for a barrier",
+    Standing.AT_NAMED: "at a numbered barrier",
+    Standing.AT_WARPGROUP: "at a product of their warpgroup",
 }
 
 
@@ -433,6 +466,15 @@ class Emulator:
             raise TreadleError(f"stopped after {self._limit:g} s; {stood}", where, "a kernel that ends")
         if outcome is Outcome.STACK_OVERFLOW:
             raise TreadleError("a thread's local memory exceeds the emulator's stack", where, "less than 120 KiB")
+        if outcome is Outcome.UNSUPPORTED:
+            found = next(each for each in findings if each.what == What.UNSUPPORTED_CLUSTER)
+            line = self._lines(request, {found.pc}).get(found.pc, 0)
+            raise TreadleError(f"a function of clusters at line {line or '?'}", where, "blocks without a cluster")
+        if outcome is Outcome.STUCK and "divergence" not in self.checks:
+            found = next(each for each in findings if each.what in STUCK)
+            line = self._lines(request, {found.pc}).get(found.pc, 0)
+            message = hopper_message(What(found.what), int(found.size), tuple(map(int, found.numbers)))
+            raise TreadleError(f"{message}, at line {line or '?'}", where, "a kernel that ends")
         if outcome is not Outcome.CRASHED:
             return
         crashes = (What.CRASH_ARITHMETIC, What.BOUNDS_WILD)

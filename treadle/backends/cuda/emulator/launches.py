@@ -13,6 +13,7 @@ import numpy as np
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import LIMIT, Emulator, check_limit
 from treadle.backends.cuda.emulator.reports import Report
+from treadle.backends.cuda.tensor_map import TensorMap
 from treadle.backends.interface import BufferRef
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
@@ -74,11 +75,12 @@ class Text:
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel's buffer: where it lies, and what the kernel takes it for."""
+    """A kernel's buffer: where it lies, and what the kernel takes it for; `map` where that is a tensor map of it."""
 
     buffer: BufferRef
     dtype: np.dtype[Any]
     elements: int
+    map: TensorMap | None = None
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,16 @@ class Launches:
         reports: list[Report] = []
         chosen = chosen_launches(len(self._launches), self._dispatches, lambda number: int(inputs[number]))
         for launch in (self._launches[number] for number in chosen):
-            args = [self._array(argument, memory) for argument in launch.arguments]
+            args = [self._argument(argument, memory) for argument in launch.arguments]
             report = launch.emulator.launch(launch.kernel, launch.grid, launch.block, args, launch.dynamic_shared)
             reports.append(report)
             if self._zeroed.any():
                 raise TreadleError("zeroed memory is not zero after the launch", f"kernel '{launch.kernel}'")
         return memory["output"], tuple(reports)
+
+    def _argument(self, argument: Argument, memory: Mapping[str, list[Array]]) -> Array | tuple[TensorMap, Array]:
+        array = self._array(argument, memory)
+        return array if argument.map is None else (argument.map, array)
 
     def _array(self, argument: Argument, memory: Mapping[str, list[Array]]) -> Array:
         """The kernel's argument: all of a tensor, or its part of the arena or of the zeroed memory."""

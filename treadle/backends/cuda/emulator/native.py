@@ -23,6 +23,8 @@ class Outcome(IntEnum):
     NEEDS_BYTE_CELLS = 3
     OUT_OF_MEMORY = 4
     STACK_OVERFLOW = 5
+    STUCK = 6
+    UNSUPPORTED = 7
 
 
 class What(IntEnum):
@@ -44,6 +46,34 @@ class What(IntEnum):
     DIVERGENCE_SOURCE = 13
     DIVERGENCE_MASK = 14
     CRASH_ARITHMETIC = 15
+    MBARRIER_UNINITIALISED = 16
+    MBARRIER_REINITIALISED = 17
+    MBARRIER_UNPUBLISHED = 18
+    MBARRIER_ARRIVALS = 19
+    MBARRIER_BYTES = 20
+    MBARRIER_BEHIND = 21
+    MBARRIER_STUCK = 22
+    NAMED_NUMBER = 23
+    NAMED_COUNT = 24
+    NAMED_TWICE = 25
+    NAMED_WARP = 26
+    NAMED_STUCK = 27
+    TENSOR_MAP = 28
+    TENSOR_ALIGNMENT = 29
+    TENSOR_COORDINATE = 30
+    TENSOR_UNREAD = 31
+    ASYNC_UNFENCED = 32
+    WGMMA_SUMS = 33
+    WGMMA_FENCE = 34
+    WGMMA_DESCRIPTOR = 35
+    WGMMA_SWIZZLE = 36
+    WGMMA_DIFFERS = 37
+    WGMMA_STUCK = 38
+    WGMMA_UNWAITED = 39
+    REGISTERS_WARPGROUP = 40
+    REGISTERS_NUMBER = 41
+    REGISTERS_SUM = 42
+    UNSUPPORTED_CLUSTER = 43
 
 
 class Standing(IntEnum):
@@ -56,6 +86,9 @@ class Standing(IntEnum):
     AT_WARP = 4
     LEFT = 5
     NOT_STARTED = 6
+    AT_MBARRIER = 7
+    AT_NAMED = 8
+    AT_WARPGROUP = 9
 
 
 class ParameterKind(IntEnum):
@@ -67,6 +100,7 @@ class ParameterKind(IntEnum):
     FLOAT = 3
     BOOL = 4
     BFLOAT = 5
+    TENSOR_MAP = 6
 
 
 class NativeParameter(Structure):
@@ -117,12 +151,13 @@ class NativeFinding(Structure):
     other_line: int
     text: bytes | None
     count: int
+    numbers: ctypes.Array[c_int64]
     threads: ctypes.Array[c_uint32]
     _fields_: ClassVar = [
         ("what", c_uint32), ("line", c_uint32), ("pc", c_uint64), ("other_pc", c_uint64), ("buffer", c_int32),
         ("size", c_uint32), ("offset", c_int64), ("thread", c_uint32), ("other_thread", c_uint32),
         ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32),
-        ("text", c_char_p), ("count", c_uint64),
+        ("text", c_char_p), ("count", c_uint64), ("numbers", c_int64 * 3),
         ("threads", c_uint32 * (MAX_THREADS // 32)),
     ]  # fmt: skip
 

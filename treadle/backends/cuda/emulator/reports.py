@@ -172,7 +172,37 @@ KINDS: dict[What, FindingKind] = {
     What.DIVERGENCE_WARP: "divergence",
     What.DIVERGENCE_SOURCE: "divergence",
     What.DIVERGENCE_MASK: "divergence",
+    What.MBARRIER_UNINITIALISED: "init",
+    What.MBARRIER_REINITIALISED: "race",
+    What.MBARRIER_UNPUBLISHED: "race",
+    What.MBARRIER_ARRIVALS: "divergence",
+    What.MBARRIER_BYTES: "bounds",
+    What.MBARRIER_BEHIND: "race",
+    What.MBARRIER_STUCK: "divergence",
+    What.NAMED_NUMBER: "divergence",
+    What.NAMED_COUNT: "divergence",
+    What.NAMED_TWICE: "divergence",
+    What.NAMED_WARP: "divergence",
+    What.NAMED_STUCK: "divergence",
+    What.TENSOR_MAP: "bounds",
+    What.TENSOR_ALIGNMENT: "bounds",
+    What.TENSOR_COORDINATE: "bounds",
+    What.TENSOR_UNREAD: "race",
+    What.ASYNC_UNFENCED: "race",
+    What.WGMMA_SUMS: "race",
+    What.WGMMA_FENCE: "race",
+    What.WGMMA_DESCRIPTOR: "bounds",
+    What.WGMMA_SWIZZLE: "bounds",
+    What.WGMMA_DIFFERS: "divergence",
+    What.WGMMA_STUCK: "divergence",
+    What.WGMMA_UNWAITED: "race",
+    What.REGISTERS_WARPGROUP: "divergence",
+    What.REGISTERS_NUMBER: "bounds",
+    What.REGISTERS_SUM: "divergence",
 }
+
+STUCK = (What.MBARRIER_STUCK, What.NAMED_STUCK, What.WGMMA_STUCK)
+"""What a launch ends with whose threads all wait."""
 
 
 @dataclass(frozen=True)
@@ -335,3 +365,82 @@ def _message(what: What, native: NativeFinding) -> str:
             return "a warp operation by lanes that its mask does not name"
         case What.CRASH_ARITHMETIC:
             return "an integer division by zero"
+        case _:
+            return hopper_message(what, size, tuple(int(number) for number in native.numbers))
+
+
+_DESCRIPTOR_FAULTS = {
+    1: "bits that mean nothing are set",
+    2: "a base offset that is not 0",
+    3: "it begins inside of its swizzle's pattern",
+    4: "its stride is no multiple of its swizzle's pattern",
+}
+
+
+def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
+    """What `what` says of the functions of treadle_hopper.h, with its numbers."""
+    a, b, c = numbers
+    match what:
+        case What.MBARRIER_UNINITIALISED:
+            return "no barrier was initialised here"
+        case What.MBARRIER_REINITIALISED:
+            return "a barrier initialised again while a phase of it is under way"
+        case What.MBARRIER_UNPUBLISHED:
+            return "a copy to a barrier whose initialisation no treadle_mbarrier_fence has published"
+        case What.MBARRIER_ARRIVALS if a < 0:
+            return f"a barrier of {b} arrivals; it takes 1 to {2**20 - 1}"
+        case What.MBARRIER_ARRIVALS:
+            return f"more than {a} arrivals in one phase of a barrier"
+        case What.MBARRIER_BYTES:
+            return f"a phase that waits for {a} bytes; a barrier counts 0 to {2**20 - 1}"
+        case What.MBARRIER_BEHIND:
+            return f"a wait for phase {a} of a barrier, after which phase {b} has ended already"
+        case What.MBARRIER_STUCK:
+            missing = [f"{a} of {b} arrivals"] if a else []
+            missing += [f"{c} bytes"] if c > 0 else [f"{-c} bytes too many"] if c < 0 else []
+            what_misses = f"missing: {', '.join(missing)}" if missing else "the other parity's phase never ends"
+            return f"a wait for a phase that never ends, {what_misses}; the launch ended here"
+        case What.NAMED_NUMBER:
+            return f"numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"
+        case What.NAMED_COUNT:
+            return f"numbered barrier {a} of {b} threads, which others came to as one of {c}"
+        case What.NAMED_TWICE:
+            return f"a thread comes to numbered barrier {a} again before all came: {b} of {c} have"
+        case What.NAMED_WARP:
+            return f"numbered barrier {a}, to which lanes of warp {b} did not come with it"
+        case What.NAMED_STUCK:
+            return f"numbered barrier {a}, to which {b} of {c} threads come; the launch ended here"
+        case What.WGMMA_STUCK:
+            return "a wait for a product that not all threads of the warpgroup issue; the launch ended here"
+        case What.TENSOR_MAP:
+            return f"a copy of {b} dimensions by {f'a map of {a}' if a else 'what is no tensor map'}"
+        case What.TENSOR_ALIGNMENT:
+            return f"a tile of a copy that does not begin at a multiple of {a} bytes"
+        case What.TENSOR_COORDINATE:
+            return f"a copy from innermost coordinate {a} on, of elements of {b} bytes; 16 bytes must divide it"
+        case What.TENSOR_UNREAD:
+            return "the thread ended while a store still read shared memory"
+        case What.ASYNC_UNFENCED:
+            return "read by a copy or a product, but no treadle_fence_async of its writer precedes"
+        case What.WGMMA_SUMS:
+            return "registers touched while a product on them is under way"
+        case What.WGMMA_FENCE:
+            return "a product whose registers no treadle_wgmma_fence orders"
+        case What.WGMMA_DESCRIPTOR:
+            return f"the matrix descriptor of operand {'AB'[b]}: {_DESCRIPTOR_FAULTS[a]}"
+        case What.WGMMA_SWIZZLE:
+            return f"read with a swizzle of {a} bytes, but written with one of {b}"
+        case What.WGMMA_DIFFERS:
+            return "threads of a warpgroup issue different products"
+        case What.WGMMA_UNWAITED:
+            return "the thread ended while a product was under way"
+        case What.REGISTERS_WARPGROUP:
+            return f"threads of a warpgroup ask for {a} and for {b} registers"
+        case What.REGISTERS_NUMBER if c:
+            return f"{'an increase' if c == 1 else 'a decrease'} to {a} registers from {b}"
+        case What.REGISTERS_NUMBER:
+            return f"{a} registers for each thread; 24 to 240 are possible, in steps of 8"
+        case What.REGISTERS_SUM:
+            return f"warpgroups ask for {a} registers; the launch has {b}"
+        case _:
+            raise AssertionError(what)

@@ -2,7 +2,7 @@
 #pragma once
 
 enum treadle_emu_kind : uint32_t { TREADLE_EMU_OTHER, TREADLE_EMU_SIGNED, TREADLE_EMU_UNSIGNED, TREADLE_EMU_FLOAT,
-                                   TREADLE_EMU_BOOL, TREADLE_EMU_BFLOAT };
+                                   TREADLE_EMU_BOOL, TREADLE_EMU_BFLOAT, TREADLE_EMU_TENSOR_MAP };
 
 // One parameter: for a pointer, what it points to. native.py mirrors it.
 struct treadle_emu_parameter {
@@ -28,6 +28,7 @@ TREADLE_EMU_TYPE(float, TREADLE_EMU_FLOAT)
 TREADLE_EMU_TYPE(double, TREADLE_EMU_FLOAT)
 TREADLE_EMU_TYPE(treadle_half, TREADLE_EMU_FLOAT)
 TREADLE_EMU_TYPE(treadle_bfloat16, TREADLE_EMU_BFLOAT)
+TREADLE_EMU_TYPE(treadle_tensor_map, TREADLE_EMU_TENSOR_MAP)
 #undef TREADLE_EMU_TYPE
 
 template <typename T> struct treadle_emu_size { static constexpr uint32_t bytes = sizeof(T); };
@@ -92,5 +93,5 @@ template <typename... P> inline uint32_t treadle_emu_parameters(void (*)(P...), 
 
 // Dynamic shared memory under the name that the text gives it.
 #define TREADLE_EMU_DYNAMIC(NAME, BYTES)                                        \
-  asm(".section .tbss." NAME ",\"awT\",@nobits\n.p2align 7\n.globl " NAME       \
+  asm(".section .tbss." NAME ",\"awT\",@nobits\n.p2align 10\n.globl " NAME       \
       "\n.type " NAME ",@object\n.size " NAME "," #BYTES "\n" NAME ":\n.zero " #BYTES "\n.previous\n");

@@ -2,6 +2,7 @@
 #pragma once
 
 extern "C" {
+uint32_t treadle_emu_shared_address(const void *pointer);
 void treadle_emu_cp_async(void *shared, const void *global, uint32_t bytes, int32_t predicate);
 void treadle_emu_cp_async_commit();
 void treadle_emu_cp_async_wait(uint32_t pending);
@@ -96,7 +97,8 @@ template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_up(T x, int lane) { r
 template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_down(T x, int lane) { return __shfl_down_sync(~0u, x, lane); }
 template <typename T> TREADLE_EMU_INLINE T treadle_shuffle_xor(T x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
 
-TREADLE_EMU_INLINE unsigned treadle_shared_address(const void *pointer) { return (unsigned)(size_t)pointer; }
+// The place in a window that holds all of the block's shared variables.
+TREADLE_EMU_INLINE unsigned treadle_shared_address(const void *pointer) { return treadle_emu_shared_address(pointer); }
 
 TREADLE_EMU_INLINE void treadle_cp_async_4(void *shared, const void *global, bool predicate = true) {
   treadle_emu_cp_async(shared, global, 4, predicate);

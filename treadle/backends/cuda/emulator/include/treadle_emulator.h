@@ -19,7 +19,9 @@
 #define inline inline __attribute__((always_inline))
 #endif
 #include "treadle_cuda.h"
+#include "treadle_hopper.h"
 #include "emulator_wrappers.h"
+#include "emulator_hopper.h"
 #undef inline
 #include "emulator_entry.h"
 #if defined(TREADLE_EMU_COUNTERS) && !defined(TREADLE_EMU_CALLS)

@@ -11,7 +11,7 @@ constexpr uint32_t MAX_FINDINGS = 1024;
 
 enum Check : uint32_t { CHECK_RACES = 1, CHECK_BOUNDS = 2, CHECK_INIT = 4, CHECK_DIVERGENCE = 8 };
 
-enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW };
+enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW, STUCK, UNSUPPORTED };
 
 // What a finding says; reports.py words them.
 enum What : uint32_t {
@@ -31,6 +31,34 @@ enum What : uint32_t {
   DIVERGENCE_SOURCE,    // a shuffle from a lane that takes no part
   DIVERGENCE_MASK,      // a lane that its own mask does not name
   CRASH_ARITHMETIC,     // an integer division by zero
+  MBARRIER_UNINITIALISED,
+  MBARRIER_REINITIALISED,  // while a phase is under way
+  MBARRIER_UNPUBLISHED,    // a copy to one whose initialisation no fence has published
+  MBARRIER_ARRIVALS,       // a number of arrivals that it does not take
+  MBARRIER_BYTES,          // more bytes than a phase can wait for
+  MBARRIER_BEHIND,         // a wait for a phase after which others have ended
+  MBARRIER_STUCK,          // threads wait for a phase that never ends
+  NAMED_NUMBER,            // a number or a count of threads that a named barrier does not take
+  NAMED_COUNT,             // another count than that of threads that came before
+  NAMED_TWICE,             // a thread comes again before all others came
+  NAMED_WARP,              // lanes of a warp did not come with it
+  NAMED_STUCK,
+  TENSOR_MAP,              // no tensor map, or of another rank
+  TENSOR_ALIGNMENT,        // of the tile in shared memory
+  TENSOR_COORDINATE,       // the innermost one lies between multiples of 16 bytes
+  TENSOR_UNREAD,           // the block ended while a store still read shared memory
+  ASYNC_UNFENCED,          // a copy or a product reads what a thread wrote without a fence
+  WGMMA_SUMS,              // registers touched while a product works on them
+  WGMMA_FENCE,             // registers that no fence orders before a product
+  WGMMA_DESCRIPTOR,        // a matrix descriptor with fields that mean nothing
+  WGMMA_SWIZZLE,           // bytes that were written with another swizzle
+  WGMMA_DIFFERS,           // threads of a warpgroup at different products
+  WGMMA_STUCK,             // threads of a warpgroup miss at a product
+  WGMMA_UNWAITED,          // the block ended while products were under way
+  REGISTERS_WARPGROUP,     // threads of a warpgroup ask for different numbers of registers
+  REGISTERS_NUMBER,        // a number that the instruction does not take
+  REGISTERS_SUM,           // more than the block has
+  UNSUPPORTED_CLUSTER,
 };
 
 // A buffer of device memory. With checks it is copied between red zones, and back afterwards.
@@ -70,11 +98,12 @@ struct Finding {
   uint32_t padding;
   const char *text;    // the array type of BOUNDS_INDEX
   uint64_t count;      // how often
+  int64_t numbers[3];  // of report_numbers
   uint32_t threads[MAX_WARPS];  // of that block, one bit a thread
 };
 constexpr int32_t NO_BUFFER = 1 << 30;
 
-enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NOT_STARTED };
+enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NOT_STARTED, AT_MBARRIER, AT_NAMED, AT_WARPGROUP };
 
 struct Place {
   uint32_t standing;

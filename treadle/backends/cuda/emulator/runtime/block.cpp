@@ -1,6 +1,7 @@
 // Runs one block: starts its fibers, lets them take turns, and settles what they wait for.
 #include <string.h>
 
+#include "hopper.h"
 #include "state.h"
 
 namespace emu {
@@ -101,6 +102,7 @@ static void fiber_main() {
   w.launch->request->entry(w.launch->request->arguments);
   Fiber &self = *w.current;
   if (self.async.count) finish_copies(w, self, ~0u);
+  if (w.hopper) leave_hopper(w);
   check_stack(self);
   self.standing = LEFT;
   w.warps[self.index / WARP_SIZE].left |= lane_bit(self);
@@ -118,6 +120,7 @@ static void start_fibers(Worker &w) {
   memset(w.warps, 0, sizeof w.warps);
   w.at_barrier = w.left = 0;
   begin_order(w);
+  if (w.hopper) begin_hopper(w);
   w.abandoned = false;
   w.ready_warps = 0;
   for (uint32_t i = 0; i < w.num_threads; ++i) {
@@ -187,6 +190,7 @@ void run_block(Worker &w) {
       return;
     }
     if (w.counting && resume_full_lanes(w)) continue;
+    if (w.hopper && resolve_hopper(w)) continue;
     if (!resolve_collective(w)) resolve_barrier(w);
   }
 }

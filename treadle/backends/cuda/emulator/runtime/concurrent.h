@@ -13,11 +13,16 @@ inline uint32_t known_of_lane(const Worker &w, uint32_t warp, uint32_t lane, uin
 }
 
 inline bool may_be_concurrent(const Slot &before, const Slot &now) {
-  return before.block && (before.block != now.block || (before.epoch == now.epoch && before.thread() != now.thread()));
+  return before.block && (before.block != now.block || (before.epoch == now.epoch && (before.thread() != now.thread() || before.is_async())));
 }
 
 // Of accesses that may be concurrent.
 inline bool unordered(Worker &w, const Slot &before, const Slot &now) {
+  if (w.clocks.all && before.block == now.block) {
+    const uint32_t place = before.is_async() ? w.clocks.reads(before.thread()) : before.thread();
+    if (before.warp_epoch() < w.clocks.of(now.thread())[place]) return false;
+    if (before.is_async()) return true;
+  }
   uint32_t warp = now.thread() / WARP_SIZE;
   if (before.block == now.block && before.thread() / WARP_SIZE == warp &&
       before.warp_epoch() < known_of_lane(w, warp, now.thread() % WARP_SIZE, before.thread() % WARP_SIZE)) {

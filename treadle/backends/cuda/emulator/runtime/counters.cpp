@@ -219,7 +219,7 @@ void count_operations(Worker &w, uint64_t pc, uint64_t operations) {
   count_at(*w.counting, (uint32_t)(pc - w.launch->module_low)).operations += operations;
 }
 
-void count_matrices(Worker &w, const uint8_t *const *rows, uint32_t number, uint64_t pc) {
+void count_matrices(Worker &w, const uint8_t *const *rows, uint32_t number, uint64_t pc, bool written) {
   Count &count = count_at(*w.counting, (uint32_t)(pc - w.launch->module_low));
   count.shared_requests++;
   for (uint32_t matrix = 0; matrix < number; ++matrix) {
@@ -229,9 +229,22 @@ void count_matrices(Worker &w, const uint8_t *const *rows, uint32_t number, uint
       if (rows[row]) touches[present++] = {(uint64_t)rows[row], row, 16};
     }
     if (!present) continue;
-    count.shared_read += present * 16;
+    (written ? count.shared_written : count.shared_read) += present * 16;
     count_shared_phase(count, touches, present, 16);
   }
+}
+
+void count_bulk(Worker &w, uint64_t pc, bool loads, uint64_t sectors, uint64_t bytes, uint64_t shared_bytes) {
+  Count &count = count_at(*w.counting, (uint32_t)(pc - w.launch->module_low));
+  count.global_requests++;
+  count.global_sectors += sectors;
+  count.global_ideal += (bytes + 31) / 32;
+  (loads ? count.global_read : count.global_written) += bytes;
+  (loads ? count.shared_written : count.shared_read) += shared_bytes;
+}
+
+void count_shared_reads(Worker &w, uint64_t pc, uint64_t bytes) {
+  count_at(*w.counting, (uint32_t)(pc - w.launch->module_low)).shared_read += bytes;
 }
 
 }  // namespace emu

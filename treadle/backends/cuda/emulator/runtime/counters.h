@@ -48,7 +48,11 @@ void log_wait(Worker &w, uint64_t pc);
 void count_barrier(Worker &w, uint32_t line);
 void count_operations(Worker &w, uint64_t pc, uint64_t operations);
 // The rows of `number` matrices of 8 rows of 16 bytes; lanes that are not there have none.
-void count_matrices(Worker &w, const uint8_t *const *rows, uint32_t number, uint64_t pc);
+void count_matrices(Worker &w, const uint8_t *const *rows, uint32_t number, uint64_t pc, bool written);
+// A copy of a box: the sectors and bytes of the tensor that it touches, and its bytes in shared memory.
+void count_bulk(Worker &w, uint64_t pc, bool loads, uint64_t sectors, uint64_t bytes, uint64_t shared_bytes);
+// What a product reads of shared memory.
+void count_shared_reads(Worker &w, uint64_t pc, uint64_t bytes);
 
 // requests.cpp
 struct Touch {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "hopper.h"
 #include "state.h"
 
 namespace emu {
@@ -44,7 +45,8 @@ void keep_places(Worker &w) {
     request.stopped_block = w.block;
     for (uint32_t i = 0; i < w.num_threads; ++i) {
       Standing standing = w.fibers[i].standing;
-      bool waits = standing == AT_BARRIER || standing == AT_WARP || standing == RUNNING || standing == READY;
+      bool waits = standing == AT_BARRIER || standing == AT_WARP || standing == RUNNING || standing == READY ||
+                   standing >= AT_MBARRIER;
       request.places[i] = {standing, waits ? w.fibers[i].line : 0, waits ? w.fibers[i].pc : 0};
     }
   }
@@ -83,6 +85,7 @@ void *work(void *argument) {
     stop_launch(OUT_OF_MEMORY);
   }
   close_counting(w);
+  close_hopper(w);
   close_shared(w);
   begin_order(w);
   release_reach(w.order.block_reach);

@@ -9,7 +9,7 @@ namespace emu {
 namespace {
 
 constexpr uint64_t PAGE = 4096, SMALLEST_ZONE = 4 << 20;
-constexpr int64_t BORDER = 64 * 1024 - 512;  // what alignment leaves of it at least
+constexpr int64_t BORDER = 64 * 1024 - 2048;  // what alignment leaves of it at least
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 

@@ -1,6 +1,7 @@
 // Tensor core products and the matrix loads that feed them; fragments as the PTX manual lays them out.
 #include <string.h>
 
+#include "floats.h"
 #include "state.h"
 
 namespace emu {
@@ -13,21 +14,6 @@ struct Mma {
   const float *c;
   float *d;
 };
-
-float bits(uint32_t x) {
-  float r;
-  memcpy(&r, &x, 4);
-  return r;
-}
-
-// Exponents are moved by a product, which makes the small numbers right as well.
-float half_value(uint32_t h) {
-  float magnitude = bits((h & 0x7fffu) << 13) * 5.192296858534828e33f;  // 2^112
-  uint32_t special = (h & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0;
-  uint32_t made;
-  memcpy(&made, &magnitude, 4);
-  return bits(made | special | (h & 0x8000u) << 16);
-}
 
 template <Kind kind> inline float element(const uint32_t *registers, int n) {
   if (kind == TF32) return bits(registers[n] & 0xffffe000u);
@@ -143,7 +129,7 @@ void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
     memcpy(matrices[n / 8][n % 8], row, 16);
   }
   const uint64_t pc = w.fibers[warp * WARP_SIZE + (uint32_t)__builtin_ctz(lanes)].collective->pc;
-  if (w.counting) count_matrices(w, rows, (uint32_t)count, pc);
+  if (w.counting) count_matrices(w, rows, (uint32_t)count, pc, false);
   w.current = running;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     uint32_t lane = __builtin_ctz(rest);
@@ -157,10 +143,43 @@ void run_ldmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
   }
 }
 
+struct Stmatrix {
+  uint8_t *row;
+  const uint32_t *values;
+};
+
+// Lane 8n + r has the address of row r of matrix n.
+void run_stmatrix(Worker &w, uint32_t warp, uint32_t lanes) {
+  Fiber *running = w.current;
+  const uint8_t *rows[WARP_SIZE] = {};
+  uint64_t pc = 0;
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const uint32_t n = (uint32_t)__builtin_ctz(rest);
+    Fiber &lane = w.fibers[warp * WARP_SIZE + n];
+    uint8_t *row = ((Stmatrix *)lane.collective->data)->row;
+    pc = lane.collective->pc;
+    w.current = &lane;
+    if (w.launch->request->checks) check_access(row, 16, WRITE, pc);
+    rows[n] = row;
+    for (uint32_t quad = 0; quad < 4; ++quad) {
+      const uint32_t from = n % 8 * 4 + quad;
+      if (lanes >> from & 1) memcpy(row + quad * 4, &((Stmatrix *)w.fibers[warp * WARP_SIZE + from].collective->data)->values[n / 8], 4);
+    }
+  }
+  w.current = running;
+  if (w.counting) count_matrices(w, rows, 4, pc, true);
+}
+
 }  // namespace
 }  // namespace emu
 
 using namespace emu;
+
+extern "C" void treadle_emu_stmatrix(void *row, const uint32_t *values) {
+  Stmatrix own = {(uint8_t *)row, values};
+  Collective collective = {run_stmatrix, ~0u, true, (uint64_t)__builtin_return_address(0), &own};
+  collect(collective);
+}
 
 extern "C" void treadle_emu_mma(int32_t kind, const uint32_t *a, const uint32_t *b, const float *c, float *d) {
   Mma own = {a, b, c, d};

@@ -30,10 +30,12 @@ void order_lanes(Worker &w, uint32_t warp, uint32_t lanes) {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) memcpy(order.known[__builtin_ctz(rest)], all, sizeof all);
   }
   if (w.order.active) share_in_warp(w, warp, lanes);
+  if (w.clocks.all) join_lanes(w, warp, lanes);
 }
 
 void begin_epoch(Worker &w) {
   if (w.order.active) share_in_block(w);
+  if (w.hopper) begin_hopper_epoch(w);
   w.epoch++;
   for (uint32_t i = 0; i < w.num_warps; ++i) {
     w.warps[i].epoch = w.warps[i].ordered = 0;

@@ -101,6 +101,10 @@ void order_lanes(Worker &w, uint32_t warp, uint32_t lanes);
 void begin_epoch(Worker &w);         // at a barrier
 void begin_order(Worker &w);         // with a block
 
+// clocks.cpp
+void join_lanes(Worker &w, uint32_t warp, uint32_t lanes);
+void begin_hopper_epoch(Worker &w);
+
 // fences.cpp
 void fence(Scope scope);
 void watch(const void *address);     // a volatile read

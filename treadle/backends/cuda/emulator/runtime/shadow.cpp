@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "concurrent.h"
+#include "hopper.h"
 #include "state.h"
 
 namespace emu {
@@ -33,12 +34,14 @@ Slot slot_of(const Worker &w, Access access, uint64_t pc) {
   if (access == ATOMIC) who |= ATOMIC_BIT;
   if (access == VOLATILE_READ || access == VOLATILE_WRITE) who |= VOLATILE_BIT;
   if (access == COPY_ISSUED) who |= FLIGHT_BIT;
+  if (access == BULK_ISSUED) who |= FLIGHT_BIT | ASYNC_BIT;
   return {w.block + 1, w.epoch, who, (uint32_t)(pc - w.launch->module_low)};
 }
 
-// Keeps two reads of different threads, of different warps and blocks where there are such.
+}  // namespace
+
 void remember_read(Worker &w, Cell &cell, const Slot &now) {
-  if (cell.read.block == now.block && cell.read.thread() == now.thread()) {
+  if (cell.read.block == now.block && cell.read.thread() == now.thread() && cell.read.is_async() == now.is_async()) {
     cell.read = now;
     return;
   }
@@ -52,6 +55,8 @@ void remember_read(Worker &w, Cell &cell, const Slot &now) {
   if (!keep) cell.other = cell.read;
   cell.read = now;
 }
+
+namespace {
 
 // Accesses that may meet: atomic and volatile ones, but not volatile ones of one warp, whose lanes used to run in step.
 bool tolerated(const Slot &a, const Slot &b) {
@@ -73,7 +78,7 @@ Conflict touch(Worker &w, Cell &cell, const Slot &now, Access access) {
   Conflict conflict = {RACE_READ_WRITE, {}, false};
   if (cell.write.block && cell.write.in_flight() && access != COPY_DONE) {
     conflict = {RACE_IN_FLIGHT, cell.write, true};
-  } else if (access != COPY_DONE && races(w, cell.write, now)) {
+  } else if (access != COPY_DONE && (cell.write.is_async() ? !arrived(w, w.clocks.of(now.thread()), cell) : races(w, cell.write, now))) {
     conflict = {reads(access) ? RACE_READ_WRITE : RACE_WRITE_WRITE, cell.write, true};
   }
   if (reads(access)) {
@@ -165,6 +170,15 @@ void check_global(Worker &w, uint8_t *address, uint32_t bytes, Access access, ui
 
 }  // namespace
 
+void check_global_access(const void *address, uint32_t bytes, Access access, uint64_t pc) {
+  Launch &launch = *worker->launch;
+  if ((uint8_t *)address >= launch.global.arena && (uint8_t *)address < launch.global.arena + launch.global.arena_bytes) {
+    check_global(*worker, (uint8_t *)address, bytes, access, pc);
+  } else {
+    check_access(address, bytes, access, pc);
+  }
+}
+
 void check_access(const void *pointer, uint32_t bytes, Access access, uint64_t pc) {
   if (__builtin_expect(!worker, 0)) return;  // the text's own initialisation
   Worker &w = *worker;
@@ -182,6 +196,7 @@ void check_access(const void *pointer, uint32_t bytes, Access access, uint64_t p
     check_global(w, address, bytes, access, pc);
   } else if (address >= w.fibers[0].stack && address < w.fibers[MAX_THREADS - 1].stack + STACK_BYTES) {
     // A thread's own memory.
+    if (w.hopper) report_own_memory(w, address, bytes, pc);
   } else if ((uint64_t)address < launch.module_low || (uint64_t)address >= launch.module_high) {
     report({BOUNDS_WILD, pc, 0, NO_BUFFER}, bytes, (int64_t)(uintptr_t)address, nullptr);
     w.current->pc = pc;

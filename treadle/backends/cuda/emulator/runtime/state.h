@@ -63,6 +63,20 @@ struct LaneOrder {
   uint32_t known[WARP_SIZE][WARP_SIZE];
 };
 
+// For each thread, what of the block's other threads is ordered before it, beyond what epochs say. A clock has sections:
+// by thread, the warp epoch before which all that it did is ordered; the same of what its copies and products read; the
+// same of what it wrote and made visible to copies and products; and by mbarrier, how many phases have ended.
+constexpr uint32_t MOST_BARRIERS = 128;
+struct Clocks {
+  uint32_t *all;      // null until they are needed
+  uint32_t threads, width;
+  uint32_t *of(uint32_t thread) const { return all + (uint64_t)thread * width; }
+  uint32_t reads(uint32_t thread) const { return threads + thread; }
+  uint32_t fenced(uint32_t thread) const { return 2 * threads + thread; }
+  uint32_t phases(uint32_t barrier) const { return 3 * threads + barrier; }
+};
+
+struct Hopper;
 struct Launch;
 
 struct Worker {
@@ -80,6 +94,8 @@ struct Worker {
   SharedShadow shared;
   Counting *counting;       // null where nothing is counted
   BlockOrder order;
+  Clocks clocks;
+  Hopper *hopper;           // null until a function of treadle_hopper.h is called
   Warp warps[MAX_WARPS];
   LaneOrder lanes[MAX_WARPS];
   Fiber fibers[MAX_THREADS];

@@ -1,0 +1,61 @@
+"""A product for compute capability 9.0, written by hand, and launches of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import f16
+
+from treadle.backends.cuda.emulator import Emulator, Report
+from treadle.backends.cuda.tensor_map import TensorMap
+
+TEXT = (Path(__file__).parent.parent / "inputs" / "hopper_product.cu").read_text()
+SHARED_BYTES = 2 * 65536 + 16384
+THREADS = 384
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Size:
+    """M, N and K, and how many blocks share the tiles of 128 x 128."""
+
+    m: int
+    n: int
+    k: int
+    blocks: int
+
+
+def aligned(array: Array) -> Array:
+    """A copy that begins at a multiple of 256, as device memory does."""
+    raw = np.zeros(array.nbytes + 256, np.uint8)
+    start = -raw.ctypes.data % 256
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def launched(emulator: Emulator, size: Size) -> tuple[Report, Array, Array]:
+    """The report, the product that the kernel computes, and the one of float64."""
+    choose = np.random.default_rng(prod((size.m, size.n, size.k)))
+    a = aligned(choose.standard_normal((size.m, size.k)).astype(np.float16))
+    b = aligned(choose.standard_normal((size.k, size.n)).astype(np.float16))
+    c = aligned(np.full((size.m, size.n), np.nan, np.float16))
+    maps = (
+        (TensorMap(f16, a.shape, (size.k, 1), (128, 64), 1), a),
+        (TensorMap(f16, b.shape, (size.n, 1), (64, 64), 1), b),
+        (TensorMap(f16, c.shape, (size.n, 1), (64, 64), 1), c),
+    )
+    args = [*maps, size.m, size.n, size.k]
+    report = emulator.launch("product", (size.blocks, 1, 1), (THREADS, 1, 1), args, SHARED_BYTES)
+    return report, c, a.astype(np.float64) @ b.astype(np.float64)
+
+
+def agrees(result: Array, expected: Array) -> bool:
+    """Whether each element was rounded once to half, from a sum of floats."""
+    return bool(np.allclose(result, expected, rtol=2.0**-11, atol=1e-4))
