@@ -21,8 +21,7 @@ REJECTED = {
         "its elements are not those of a tensor, or not 0 beyond it",
     ),
     "ends before the tensor": (
-        "%in = arith.cmpi slt, %r, %c100 : index\n"
-        "%v = loop.load %A[%r, %c] where %in else %zero : memref<300x64xf16>",
+        "%in = arith.cmpi slt, %r, %c100 : index\n%v = loop.load %A[%r, %c] where %in else %zero : memref<300x64xf16>",
         "elements are left out where",
     ),
     "scattered": (

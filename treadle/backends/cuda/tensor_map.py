@@ -11,6 +11,7 @@ from xdsl.ir import Attribute
 
 from treadle.dialects.graph.dtypes import STORED_TYPES, ui8, ui16, ui32, ui64
 from treadle.errors import TreadleError
+from treadle.target.tensor_map import TensorMap as LaunchMap
 
 _DATA_TYPES: dict[Attribute, tuple[int, int]] = {
     ui8: (0, 1), i8: (0, 1), ui16: (1, 2), i16: (1, 2), ui32: (2, 4), i32: (3, 4), ui64: (4, 8), i64: (5, 8),
@@ -156,3 +157,15 @@ def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
 
 def _error(message: str, accepted: str) -> TreadleError:
     return TreadleError(message, "tensor map", accepted)
+
+
+_ELEMENTS = {str(element): element for element in _DATA_TYPES}
+_SWIZZLES = {128: 1, 64: 2, 32: 3, 0: 0}
+
+
+def of_launch(map: LaunchMap) -> TensorMap:
+    """The map of an artifact's launch."""
+    element = _ELEMENTS[map.element]
+    size = _DATA_TYPES[element][1]
+    strides = (*(stride // size for stride in map.strides), 1)
+    return TensorMap(element, map.extents, strides, map.box, _SWIZZLES[map.swizzle])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from treadle.backends.cuda.emulator.emulator import CHECKS
 from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.tensor_map import of_launch
 from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
 from treadle.dialects.cuda import KernelOp
@@ -50,9 +52,14 @@ class EmulatedProgram:
         for launch in program.launches:
             kernel = kernels[launch.kernel]
             types = (argument.type for argument in kernel.body.block.args)
-            arguments = tuple(_argument(ref, type) for ref, type in zip(launch.buffers, types, strict=True))
+            arguments = [_argument(ref, type) for ref, type in zip(launch.buffers, types, strict=True)]
+            for op in kernel.tensor_maps:
+                seen = arguments[kernel.body.block.args.index(op.buffer)]
+                arguments.append(replace(seen, map=of_launch(op.map)))
             shared, emulator = kernel.shared_bytes(dynamic=True), emulators[launch.kernel]
-            launches.append(Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, arguments, shared))
+            launches.append(
+                Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, tuple(arguments), shared)
+            )
         outputs = [Output(spec.shape, spec.dtype) for spec in program.outputs]
         constants = [constant.array() for constant in program.constants]
         sizes = program.arena_bytes, program.zeroed_bytes

@@ -40,6 +40,9 @@ inline void treadle_wgmma(treadle_vec<SUM, 4> *sums, unsigned long long a, unsig
 template <int N, typename A, typename B, int TRANSPOSE_B, typename SUM>
 inline void treadle_wgmma_registers(treadle_vec<SUM, 4> *sums, treadle_vec<unsigned, 4> a, unsigned long long b, bool keep);
 
+// Waits for the lanes of the warp.
+inline void treadle_warp_barrier() { __syncwarp(); }
+
 #ifndef TREADLE_NO_DEVICE_BODIES
 
 // The value of a warp's first lane, known to be the same in all of them: what is computed from it takes uniform registers.
@@ -174,8 +177,6 @@ inline void treadle_stmatrix_x4(void *row, treadle_vec<unsigned, 4> x) {
                "r"(x.v[0]), "r"(x.v[1]), "r"(x.v[2]), "r"(x.v[3])
                : "memory");
 }
-
-inline void treadle_warp_barrier() { __syncwarp(); }
 
 // ---- clusters -------------------------------------------------------------------------------------------------
 

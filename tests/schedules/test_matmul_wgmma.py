@@ -1,0 +1,176 @@
+"""Products of warpgroups: emulated with all checks, and what the compiler makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.backends.cuda.machine_code import disassembled
+from tests.helpers.graphs import Graph
+from tests.schedules.tensor_cores import Array, Shape, assert_product, legal_choices, product, sample, scheduled
+from treadle.backends.cuda.compiler import Cubin, compile_cubin, nvrtc_is_installed
+from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.machine_code import Sass
+from treadle.backends.cuda.printer import print_kernels
+from treadle.dialects.graph import MatmulOp, TransposeOp
+from treadle.dialects.schedule import Choice
+from treadle.errors import TreadleError
+from treadle.schedules.templates import TEMPLATES
+from treadle.schedules.templates.matmul_wgmma import MatmulWgmma
+from treadle.target import Target
+
+NAME = MatmulWgmma.name
+FEW = Target.parse("sm_90a{multiprocessors=3}")
+HOPPER = Target.parse("sm_90a")
+needs_nvrtc = pytest.mark.skipif(not nvrtc_is_installed(), reason="needs treadle[nvrtc]")
+
+BLOCKS = [(64, 128), (64, 256), (128, 128), (128, 192), (128, 256), (256, 128)]
+OVERHANGING: list[tuple[Shape, Shape]] = [
+    ((1, 8), (8, 8)),
+    ((1, 64), (64, 128)),
+    ((8, 72), (72, 8)),
+    ((63, 200), (200, 136)),
+    ((65, 64), (64, 264)),
+    ((130, 136), (136, 200)),
+    ((200, 264), (264, 136)),
+    ((300, 72), (72, 392)),
+    ((257, 128), (128, 520)),
+    ((3, 100, 40), (3, 40, 72)),
+    ((2, 2, 70, 64), (2, 2, 64, 136)),
+    ((3, 129, 72), (72, 264)),
+]
+
+
+def graph_of(
+    shapes: tuple[Shape, Shape], dtype: str, transposed: Sequence[bool] = (False, False)
+) -> tuple[Graph, list[Array]]:
+    """Inputs of a product, some of them stored with the last two dimensions exchanged; and what they mean."""
+    operands = [sample(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+    stored = [
+        np.ascontiguousarray(np.swapaxes(x, -1, -2)) if t else x for x, t in zip(operands, transposed, strict=True)
+    ]
+    return Graph(*stored), operands
+
+
+def emulated(
+    shapes: tuple[Shape, Shape], dtype: str, transposed: Sequence[bool] = (False, False), **choices: Choice
+) -> None:
+    """Runs a product on few multiprocessors, so that a block has several tiles, with all checks."""
+    graph, operands = graph_of(shapes, dtype, transposed)
+    values = []
+    for number, is_transposed in enumerate(transposed):
+        rank = len(shapes[number])
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        values.append(graph.add(TransposeOp(graph[number], order)) if is_transposed else graph[number])
+    module = scheduled(graph.module(graph.add(MatmulOp(*values))), NAME, choices, FEW)
+    (result,), reports = EmulatedProgram(module).run(graph.inputs)
+    assert len(reports) == 1 and not reports[0].findings
+    assert_product(result, *operands)
+
+
+@pytest.mark.parametrize("shapes", OVERHANGING, ids=str)
+def test_tiles_that_overhang(shapes: tuple[Shape, Shape]) -> None:
+    number = OVERHANGING.index(shapes)
+    dtype = ("float16", "bfloat16")[number % 2]
+    emulated(shapes, dtype, block=BLOCKS[number % len(BLOCKS)], stages=2 + number % 3, group=(1, 8)[number % 2])
+
+
+@pytest.mark.parametrize("transposed", [(True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_operands_that_lie_the_other_way(block: tuple[int, int], transposed: tuple[bool, bool]) -> None:
+    emulated(((136, 200), (200, 328)), "float16", transposed, block=block, stages=2)
+
+
+def test_more_steps_than_stages_and_more_tiles_than_blocks() -> None:
+    emulated(((520, 712), (712, 392)), "float16", block=(128, 128), stages=3, group=8)
+
+
+def test_values_at_the_ends_of_the_type() -> None:
+    """Infinities, NaN and the largest numbers, of which sums in f32 still are numbers."""
+    a, b = np.zeros((64, 64), np.float16), np.zeros((64, 128), np.float16)
+    a[0, 0], a[1, 1], a[2, :2], b[:2] = np.inf, np.nan, 65504, 1
+    graph = Graph(a, b)
+    module = scheduled(graph.module(graph.add(MatmulOp(graph[0], graph[1]))), NAME, {"block": (64, 128)}, FEW)
+    (result,), _ = EmulatedProgram(module).run([a, b])
+    assert np.isposinf(result[0]).all() and np.isnan(result[1]).all() and np.isposinf(result[2]).all()
+    assert not result[3:].any()
+
+
+def machine_code(shapes: tuple[Shape, Shape], dtype: str = "float16", **choices: Choice) -> tuple[Sass, Cubin]:
+    """The instructions of a product's kernel for all multiprocessors, and its cubin."""
+    graph = Graph(*(np.broadcast_to(np.zeros((), np.float16), shape) for shape in shapes))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    (unit,) = print_kernels(scheduled(module, NAME, choices, HOPPER))
+    cubin = compile_cubin(unit, HOPPER)
+    (sass,) = disassembled(cubin).values()
+    return sass, cubin
+
+
+# Products of warpgroups a step of one consumer, by the block's tile: 64 rows and 16 terms each.
+PRODUCTS = {(128, 256): "64x256x16", (128, 192): "64x192x16", (256, 128): "64x128x16", (64, 256): "64x256x16"}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("block", PRODUCTS, ids=str)
+def test_machine_code(block: tuple[int, int]) -> None:
+    sass, cubin = machine_code(((4096, 4096), (4096, 4096)), block=block, stages=4)
+    (resources,) = cubin.resources.values()
+    assert not cubin.warnings and not resources.spills and not resources.stack_bytes
+    assert not sass.has("HMMA") and not sass.has("LDGSTS") and sass.has("UTMALDG")
+    assert {each.opcode for each in sass.instructions if each.opcode.startswith("HGMMA")} == {
+        f"HGMMA.{PRODUCTS[block]}.F32"
+    }
+    two = block[0] > 64
+    assert resources.registers == (168 if two else resources.registers) and sass.count("USETMAXREG") == 2 * two
+    # As many instructions beside the products as kernels of this form by hand have: 37 to 45 a step.
+    first, last = (
+        find(n for n, each in enumerate(sass.instructions) if each.opcode.startswith("HGMMA")) for find in (min, max)
+    )
+    inside = sass.instructions[first : last + 1]
+    products = sum(each.opcode.startswith("HGMMA") for each in inside)
+    steps = products / (4 * (2 if block == (256, 128) else 1))
+    assert (len(inside) - products) / steps <= (45 if block == (256, 128) else 37) * 1.1
+
+
+@needs_nvrtc
+@pytest.mark.slow
+def test_every_choice_compiles_without_spills_and_warnings() -> None:
+    shapes = ((4096, 4096), (4096, 4096))
+    for choices in legal_choices(TEMPLATES[NAME], product(shapes), HOPPER):
+        _, cubin = machine_code(shapes, **choices)
+        (resources,) = cubin.resources.values()
+        assert not cubin.warnings and not resources.spills, choices
+
+
+@pytest.mark.parametrize(
+    ("shapes", "block"),
+    [
+        (((4096, 4096), (4096, 4096)), (128, 256)),
+        (((3072, 3072), (3072, 3072)), (128, 192)),
+        (((8192, 8192), (8192, 8192)), (128, 256)),
+        (((4096, 11008), (11008, 4096)), (128, 256)),
+    ],
+)
+def test_the_default_is_the_tile_whose_waves_take_least(shapes: tuple[Shape, Shape], block: tuple[int, int]) -> None:
+    """The fastest of the tiles that were measured on an H100."""
+    template, anchor = TEMPLATES[NAME], product(shapes)
+    assert template.has_default(anchor, HOPPER) and template.default(anchor, HOPPER)["block"] == block
+    template.check(anchor, template.default(anchor, HOPPER), HOPPER, "default")
+
+
+def test_products_of_few_tiles_are_left_to_others() -> None:
+    """On an H100 the fastest kernel of this form takes 18 us for the first, and `matmul_mma` 8."""
+    template = TEMPLATES[NAME]
+    assert not template.has_default(product(((128, 768), (768, 3072))), HOPPER)
+    assert template.has_default(product(((12, 1024, 768), (12, 768, 1024))), HOPPER)
+
+
+def test_what_no_box_can_bring_is_refused() -> None:
+    template = TEMPLATES[NAME]
+    assert not template.fits(product(((64, 66), (66, 64)))), "rows of 132 bytes"
+    assert not template.fits(product(((64, 64), (64, 50257)))), "rows of an odd number of halves"
+    assert not template.fits(product(((64, 64), (64, 64)), "float32"))
+    with pytest.raises(TreadleError, match="needs instructions that sm_90 does not have"):
+        template.check(product(((64, 64), (64, 64))), {}, Target.parse("sm_90"), "here")
