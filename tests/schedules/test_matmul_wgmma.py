@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import f32
+from xdsl.ir import SSAValue
 
 from tests.backends.cuda.machine_code import disassembled
-from tests.helpers.graphs import Graph
-from tests.schedules.tensor_cores import Array, Shape, assert_product, legal_choices, product, sample, scheduled
+from tests.helpers.graphs import Graph, random
+from tests.schedules.tensor_cores import (
+    Array,
+    Shape,
+    assert_product,
+    in_one_group,
+    legal_choices,
+    product,
+    sample,
+    scheduled,
+)
 from treadle.backends.cuda.compiler import Cubin, compile_cubin, nvrtc_is_installed
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.machine_code import Sass
 from treadle.backends.cuda.printer import print_kernels
-from treadle.dialects.graph import MatmulOp, TransposeOp
+from treadle.dialects.graph import BinaryOp, CastOp, MatmulOp, ReshapeOp, TransposeOp, UnaryOp
+from treadle.dialects.graph.dtypes import ui8
 from treadle.dialects.schedule import Choice
 from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
@@ -98,7 +110,53 @@ def test_values_at_the_ends_of_the_type() -> None:
     assert not result[3:].any()
 
 
-def machine_code(shapes: tuple[Shape, Shape], dtype: str = "float16", **choices: Choice) -> tuple[Sass, Cubin]:
+def _block(g: Graph) -> SSAValue:
+    biased = g.add(BinaryOp("add", g.add(MatmulOp(g[0], g[1])), g[2]))
+    return g.add(UnaryOp("relu", g.add(BinaryOp("add", biased, g[3]))))
+
+
+def _heads(g: Graph) -> SSAValue:
+    """Columns as 3 heads of 64, before the rows."""
+    product = g.add(MatmulOp(g[0], g[1]))
+    return g.add(TransposeOp(g.add(ReshapeOp(product, [4, 32, 3, 64])), [0, 2, 1, 3]))
+
+
+A, B = (70, 64), (64, 136)
+EPILOGUES: dict[str, tuple[Callable[[Graph], SSAValue], tuple[Shape, ...], bool]] = {
+    "bias, residual, relu": (_block, (A, B, (136,), (70, 136)), True),
+    "heads before rows": (_heads, ((128, 72), (72, 192)), True),
+    "a cast of the result": (lambda g: g.add(CastOp(g.add(MatmulOp(g[0], g[1])), f32)), (A, B), False),
+    "a transpose of the result": (
+        lambda g: g.add(TransposeOp(g.add(MatmulOp(g[0], g[1])), [1, 0])),
+        ((72, 64), B),
+        False,
+    ),
+    "bytes": (
+        lambda g: g.add(CastOp(g.add(UnaryOp("relu", g.add(MatmulOp(g[0], g[1])))), ui8)),
+        (A, B),
+        False,
+    ),
+}
+"""What is fused behind a product, the inputs' shapes, and whether tiles of the result are boxes of a tensor."""
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues(name: str) -> None:
+    build, shapes, is_box = EPILOGUES[name]
+    graph = Graph(*(random(*shape, seed=seed).astype(np.float16) for seed, shape in enumerate(shapes)))
+    module, expected = in_one_group(graph, build)
+    lowered = scheduled(module, NAME, {"block": (128, 192), "stages": 2, "group": 1}, FEW)
+    (unit,) = print_kernels(lowered)
+    assert ("treadle_tensor_store" in unit.text) == is_box
+    (result,), (report,) = EmulatedProgram(lowered).run(graph.inputs)
+    assert not report.findings
+    # Both round the sum of up to 72 terms to 11 bits, and each of the operations behind it.
+    scale = float(np.abs(expected.astype(np.float64)).max())
+    limit = 1.0 if result.dtype == np.uint8 else 4 * 2.0**-11 * scale
+    np.testing.assert_allclose(result.astype(np.float64), expected.astype(np.float64), rtol=0, atol=limit)
+
+
+def machine_code(shapes: tuple[Shape, Shape], **choices: Choice) -> tuple[Sass, Cubin]:
     """The instructions of a product's kernel for all multiprocessors, and its cubin."""
     graph = Graph(*(np.broadcast_to(np.zeros((), np.float16), shape) for shape in shapes))
     module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))

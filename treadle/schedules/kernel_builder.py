@@ -22,7 +22,7 @@ from treadle.dialects.graph import YieldOp as GraphYieldOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, widened
 from treadle.dialects.graph.dtypes import accumulator
 from treadle.dialects.graph.reduction import identity
-from treadle.dialects.hopper import BulkCopyOp
+from treadle.dialects.hopper import BulkCopyOp, BulkStoreOp
 from treadle.dialects.hopper import YieldOp as BulkYieldOp
 from treadle.dialects.loop import (
     AllocOp,
@@ -516,6 +516,15 @@ class KernelBuilder(DefinitionBuilder):
         with self._inside(op.body.block):
             result = value([Index(argument, self) for argument in op.body.block.args])
         op.body.block.add_op(BulkYieldOp(result))
+
+    @contextmanager
+    def bulk_store(self, warp: Index, warps: int, piece: IndexLike, pieces: int) -> Generator[None]:
+        """Inside is a loop over a rectangle that a warp stores, which may go through shared memory: see
+        `hopper.bulk_store`."""
+        op = BulkStoreOp(warp.value, warps, self._ssa(piece), pieces)
+        self._builder.insert(op)
+        with self._inside(op.body.block):
+            yield
 
     def perform(self, op: Operation) -> None:
         """Inserts an operation without a result, such as a barrier of the hopper dialect."""

@@ -291,10 +291,7 @@ class TileBuilder:
     """Writes tiles of one kernel, by all `threads` of a block.
 
     lane, warp: of the calling thread
-    most_staged: columns of a fragment that `store` brings to shared memory at once
     """
-
-    most_staged = 1 << 16
 
     def __init__(self, b: KernelBuilder, threads: int):
         self.b, self.threads = b, threads
@@ -509,27 +506,21 @@ class TileBuilder:
 
     def _store_staged(self, c: Fragment, target: Region) -> None:
         """Lanes store 16 bytes of a row each."""
-        b, width = self.b, min(c.columns, self.most_staged)
-        slab = TileLayout(PRODUCT_M, width, byte_width(target.element))
+        b, slab = self.b, TileLayout(PRODUCT_M, c.columns, byte_width(target.element))
         shape = [self.threads // WARP, slab.rows, slab.columns]
         staged = b.alloc("staged", shape, target.element, Space.SHARED, slab.swizzle)
         with b.loop("r", c.shape[0], unroll=True) as r:
-            for left in range(0, c.columns, width):
-                self.meet()
-                with self._lane_elements(width) as (i, j):
-                    b.store(narrowed(b, c.at(r, i, j + left), target.element), staged, [self.warp, i, j])
-                self.meet()
-                with (
-                    self._chunks(slab, self.lane, WARP) as (i, first),
-                    b.tasks(["e"], repeat(slab.chunk), unroll=True, vector=True) as (e,),
-                ):
-                    j = first + e
-                    row = c.first[0] + (r * c.row_step + i)
-                    target.store(b.load(staged, [self.warp, i, j]), row, c.first[1] + (j + left))
-
-    def meet(self) -> None:
-        """Waits for the threads that share what `store` stages."""
-        self.b.barrier()
+            b.barrier()
+            with self._lane_elements(c.columns) as (i, j):
+                b.store(narrowed(b, c.at(r, i, j), target.element), staged, [self.warp, i, j])
+            b.barrier()
+            with (
+                self._chunks(slab, self.lane, WARP) as (i, first),
+                b.tasks(["e"], repeat(slab.chunk), unroll=True, vector=True) as (e,),
+            ):
+                j = first + e
+                row = c.first[0] + (r * c.row_step + i)
+                target.store(b.load(staged, [self.warp, i, j]), row, c.first[1] + j)
 
     @contextmanager
     def _lane_elements(self, columns: int) -> Generator[tuple[Index, Index]]:

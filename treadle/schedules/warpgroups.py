@@ -19,7 +19,9 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.definition import Scalar
+from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.hopper import (
+    BulkWaitOp,
     MbarrierArriveOp,
     MbarrierFenceOp,
     MbarrierInitOp,
@@ -27,14 +29,14 @@ from treadle.dialects.hopper import (
     MbarrierWaitOp,
     RegistersOp,
     UniformOp,
-    WarpBarrierOp,
     WgmmaCommitOp,
     WgmmaFenceOp,
     WgmmaOp,
     WgmmaWaitOp,
 )
 from treadle.dialects.loop import Space, swizzle_of_rows
-from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.dialects.loop.tiles import WARP
+from treadle.schedules.kernel_builder import Index, KernelBuilder, narrowed
 from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
 
 WARPGROUP, WARPS, SLAB = 128, 4, 64
@@ -211,17 +213,11 @@ class Consumer(TileBuilder):
     number: among the consumers; warp: among the warps of all consumers; own_warp: among those of the warpgroup
     """
 
-    most_staged = SPAN // 2
-
     def __init__(self, warpgroups: WarpgroupBuilder):
         super().__init__(warpgroups.b, WARPGROUP * warpgroups.consumers)
         self.number = warpgroups.role - 1
         self.own_warp = self.warp % WARPS
         self.warp = self.number * WARPS + self.own_warp
-
-    def meet(self) -> None:
-        """What a warp stages, only its lanes read."""
-        self.b.perform(WarpBarrierOp())
 
     def sums(self, name: str, element: Attribute, rows: int, columns: int) -> Fragment:
         """Registers for the consumer's rows of a tile, of which each consumer has as many; undefined at first."""
@@ -248,6 +244,26 @@ class Consumer(TileBuilder):
     def finish(self, pending: int) -> None:
         """Waits until at most so many of the newest groups of products are under way."""
         self.b.perform(WgmmaWaitOp(pending))
+
+    def store_pieces(self, c: Fragment, target: Region, pieces: int, before: Index) -> None:
+        """Writes a fragment to a matrix of 16 bits, 16 rows of 128 bytes of a warp at a time, of which so many may be
+        under way; before: how many fragments the warp wrote. `drain` comes before the kernel's end."""
+        b, width = self.b, SPAN // byte_width(target.element)
+        each = c.shape[0] * (c.columns // width)
+        with b.loop("r", c.shape[0], unroll=True) as r:
+            for piece in range(c.columns // width):
+                number = (before * each + r * (c.columns // width) + piece) % pieces if pieces > 1 else 0
+                left = piece * width
+                with (
+                    b.bulk_store(self.warp, self.threads // WARP, number, pieces),
+                    self._lane_elements(width) as (i, j),
+                ):
+                    value = narrowed(b, c.at(r, i, j + left), target.element)
+                    target.store(value, c.first[0] + (r * c.row_step + i), c.first[1] + (j + left))
+
+    def drain(self) -> None:
+        """Waits for the stores that are under way."""
+        self.b.perform(BulkWaitOp(0))
 
     def _at(self, operand: Operand, stage: Index, own: Index | int, term: int) -> tuple[SSAValue, Sequence[SSAValue]]:
         return operand.buffer, [self.b.index(each).value for each in operand.start(stage, own, term)]

@@ -50,3 +50,51 @@ loop.func @exchanged(%A: memref<256x12x64xf16>, %C: memref<1xf16>) grid(%b in 12
 // CHECK-NOT:     hopper.tensor_map
 // CHECK:         hopper.tensor_load %map_A[%b, %{{.*}}, %{{.*}}] to %tile[%c0, %c0, %c0] at %full[%c0]
 // CHECK:         hopper.tensor_load %map_A[%b, %{{.*}}, %{{.*}}] to %tile[%c1, %c0, %c0] at %full[%c1]
+
+// A warp's 16 rows and 64 columns go to shared memory, and from there to a box; beyond the tensor nothing is stored.
+loop.func @stored(%X: memref<1xf16>, %C: memref<300x64xf16>) grid(%b in 19) threads(%t in 32) {
+  %c0 = arith.constant 0 : index
+  %c16 = arith.constant 16 : index
+  %c300 = arith.constant 300 : index
+  %one = arith.constant 1.0 : f16
+  %first = arith.muli %b, %c16 : index
+  hopper.bulk_store %c0 of 1, %c0 of 2 {
+    task.for (%i, %j) in #task.map<repeat(2, 8) * spatial(8, 4) * repeat(1, 2)>(%t) {
+      %row = arith.addi %first, %i : index
+      %inside = arith.cmpi slt, %row, %c300 : index
+      loop.store %one, %C[%row, %j] where %inside : memref<300x64xf16>
+    }
+  }
+  hopper.bulk_wait 0
+}
+
+// CHECK-LABEL: @stored
+// CHECK:         %map_C = hopper.tensor_map %C extents [300, 64] strides [128] box [16, 64] swizzle 128
+// CHECK:         %staged = loop.alloc : memref<2x1x16x64xf16, #loop.swizzle<8, 1, 8>, #loop.space<shared>>
+// CHECK:         hopper.bulk_wait read 1
+// CHECK:         hopper.warp_barrier
+// CHECK:         task.for (%i, %j)
+// CHECK:           loop.store %one, %staged[%c0, %c0, %i, %j] :
+// CHECK:         hopper.fence_async
+// CHECK-NEXT:    hopper.warp_barrier
+// CHECK-NEXT:    scf.if
+// CHECK-NEXT:      hopper.tensor_store %staged[%c0, %c0, %{{.*}}, %{{.*}}] to %map_C[%{{.*}}, %{{.*}}]
+// CHECK-NEXT:      hopper.bulk_commit
+
+// Rows of a transposed tensor are no box: the stores stay.
+loop.func @transposed(%X: memref<1xf16>, %C: memref<64x304xf16>) grid(%b in 19) threads(%t in 32) {
+  %c0 = arith.constant 0 : index
+  %c16 = arith.constant 16 : index
+  %one = arith.constant 1.0 : f16
+  %first = arith.muli %b, %c16 : index
+  hopper.bulk_store %c0 of 1, %c0 of 2 {
+    task.for (%i, %j) in #task.map<repeat(2, 8) * spatial(8, 4) * repeat(1, 2)>(%t) {
+      %row = arith.addi %first, %i : index
+      loop.store %one, %C[%j, %row] : memref<64x304xf16>
+    }
+  }
+}
+
+// CHECK-LABEL: @transposed
+// CHECK-NOT:     hopper.
+// CHECK:         loop.store %one, %C[%j, %row] : memref<64x304xf16>

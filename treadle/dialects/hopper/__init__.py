@@ -23,6 +23,7 @@ from treadle.dialects.hopper.barrier import (
 from treadle.dialects.hopper.bulk import (
     BulkCommitOp,
     BulkCopyOp,
+    BulkStoreOp,
     BulkWaitOp,
     FenceAsyncOp,
     TensorLoadOp,
@@ -38,6 +39,7 @@ __all__ = [
     "MBARRIER_BYTES",
     "BulkCommitOp",
     "BulkCopyOp",
+    "BulkStoreOp",
     "BulkWaitOp",
     "FenceAsyncOp",
     "MbarrierArriveOp",
@@ -73,6 +75,7 @@ HOPPER = Dialect(
         RegistersOp,
         WarpBarrierOp,
         BulkCopyOp,
+        BulkStoreOp,
         YieldOp,
         TensorMapOp,
         TensorLoadOp,

@@ -7,7 +7,7 @@ from math import prod
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, UnitAttr, i64
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -23,10 +23,18 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import HasParent, IsTerminator, MemoryReadEffect, MemoryWriteEffect, Pure, RecursiveMemoryEffect
+from xdsl.traits import (
+    EffectInstance,
+    HasParent,
+    IsTerminator,
+    MemoryEffectKind,
+    NoTerminator,
+    Pure,
+    RecursiveMemoryEffect,
+)
 from xdsl.utils.exceptions import VerifyException
 
-from treadle.dialects.effects import OrdersMemory
+from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.hopper.attributes import (
     TensorMapType,
     check_mbarrier,
@@ -130,6 +138,59 @@ class BulkCopyOp(IRDLOperation, HasIndexRanges):
 
 
 @irdl_op_definition
+class BulkStoreOp(IRDLOperation):
+    """A warp's stores to a rectangle of a tensor, which may go through shared memory: the loop of the region is one
+    over the rectangle's elements, given by their row and column.
+
+    ```mlir
+    hopper.bulk_store %warp of 8, %piece of 2 {
+      task.for (%i, %j) in #task.map<repeat(2, 1) * spatial(8, 4) * repeat(1, 2)>(%lane) {
+        ...
+        loop.store %v, %C[%row, %column] where %inside : memref<128x768xf16>
+      }
+    }
+    ```
+    `%warp` is the number of the warp among so many that store at the same time, `%piece` that of the rectangle among so
+    many that may be under way. An epilogue is fused into the region like into any other code of a kernel.
+    `hopper-form-boxes` makes of it stores to shared memory and a `hopper.tensor_store`, where one tensor is stored and
+    the rectangle is a box of it; else it leaves the loop as it is. Threads that executed it wait by `hopper.bulk_wait`
+    before they end. Rejected: a region that is anything but a loop over two dimensions, numbers below 1.
+    """
+
+    name = "hopper.bulk_store"
+    warp = operand_def(IndexType)
+    warps = prop_def(IntegerAttr.constr(i64))
+    piece = operand_def(IndexType)
+    pieces = prop_def(IntegerAttr.constr(i64))
+    body = region_def("single_block")
+    traits = traits_def(RecursiveMemoryEffect(), OrdersMemory(), Convergent(), NoTerminator())
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$warp `of` $warps `,` $piece `of` $pieces $body attr-dict"
+
+    def __init__(self, warp: SSAValue, warps: int, piece: SSAValue, pieces: int):
+        properties = {"warps": IntegerAttr(warps, i64), "pieces": IntegerAttr(pieces, i64)}
+        super().__init__(operands=[warp, piece], properties=properties, regions=[Region(Block())])
+
+    @property
+    def loop(self) -> Operation:
+        """The loop over the rectangle."""
+        only = self.body.block.first_op
+        assert only is not None, "verified"
+        return only
+
+    def verify_(self) -> None:
+        if number_of(self.warps) < 1 or number_of(self.pieces) < 1:
+            raise VerifyException(
+                f"{number_of(self.warps)} warps and {number_of(self.pieces)} pieces, expected 1 or more"
+            )
+        found = [op.name for op in self.body.block.ops]
+        if found != ["task.for"] or len(self.loop.regions[0].block.args) != 2:
+            raise VerifyException(
+                f"the region has {', '.join(found) or 'nothing'}: expected one task.for over two dimensions"
+            )
+
+
+@irdl_op_definition
 class TensorMapOp(IRDLOperation):
     """
     How copies see a buffer in global memory: a tensor of some extents and strides, from its beginning on, of which each
@@ -215,6 +276,21 @@ def _check_box(map: SSAValue, coordinates: int, buffer: SSAValue, indices: int) 
         raise VerifyException(f"a box {list(known.box)} does not fit into '{type}'")
 
 
+class TensorEffect(OrdersMemory):
+    """Reads or writes the buffer that is behind a map, and the tile."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> set[EffectInstance]:
+        assert isinstance(op, TensorLoadOp | TensorStoreOp)
+        from_tensor = isinstance(op, TensorLoadOp)
+        made, found = op.map.owner, {*super().get_effects(op)}
+        kinds = (MemoryEffectKind.READ, MemoryEffectKind.WRITE)
+        of_tensor, of_tile = kinds if from_tensor else kinds[::-1]
+        if isinstance(made, TensorMapOp):
+            found.add(EffectInstance(of_tensor, made.buffer))
+        return found | {EffectInstance(of_tile, op.buffer)}
+
+
 @irdl_op_definition
 class TensorLoadOp(IRDLOperation):
     """
@@ -240,7 +316,7 @@ class TensorLoadOp(IRDLOperation):
     place = operand_def(IndexType)
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(OrdersMemory(), MemoryWriteEffect())
+    traits = traits_def(TensorEffect())
     assembly_format = (
         "$map `[` $coordinates `]` `to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` attr-dict `:` "
         "type($buffer) `,` type($barrier)"
@@ -289,7 +365,7 @@ class TensorStoreOp(IRDLOperation):
     coordinates = var_operand_def(IndexType)
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(OrdersMemory(), MemoryReadEffect())
+    traits = traits_def(TensorEffect())
     assembly_format = "$buffer `[` $indices `]` `to` $map `[` $coordinates `]` attr-dict `:` type($buffer)"
 
     def __init__(self, buffer: SSAValue, indices: Sequence[SSAValue], map: SSAValue, coordinates: Sequence[SSAValue]):

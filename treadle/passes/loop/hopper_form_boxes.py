@@ -1,28 +1,57 @@
-"""hopper-form-boxes: copies of regions of a tensor become copies of boxes by tensor maps."""
+"""hopper-form-boxes: copies of parts of a tensor, to and from shared memory, become copies of boxes by tensor maps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NoReturn
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType, MemRefType, ModuleOp, UnknownLoc
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import is_pure
+from treadle.dialects.graph.definition import DefinitionBuilder
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.hopper import BulkCopyOp, TensorLoadOp, TensorMap, TensorMapOp, YieldOp
+from treadle.dialects.hopper import (
+    BulkCommitOp,
+    BulkCopyOp,
+    BulkStoreOp,
+    BulkWaitOp,
+    FenceAsyncOp,
+    TensorLoadOp,
+    TensorMap,
+    TensorMapOp,
+    TensorStoreOp,
+    WarpBarrierOp,
+    YieldOp,
+)
 from treadle.dialects.location import location_of
-from treadle.dialects.loop import FuncOp, KernelOp, LoadOp, SpaceAttr, swizzle_of, type_of
+from treadle.dialects.loop import (
+    AllocOp,
+    FuncOp,
+    KernelOp,
+    LoadOp,
+    Space,
+    SpaceAttr,
+    StoreOp,
+    buffer_type,
+    swizzle_of,
+    swizzle_of_rows,
+    type_of,
+)
+from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.task import ForOp
 from treadle.errors import TreadleError
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader, comparisons_in
 from treadle.passes.loop.kernels import kernels_of
 from treadle.passes.loop.loop_lower_copies import is_zero
+from treadle.target.tensor_map import SPANS
 
 ACCEPTED = "elements of one tensor, along its dimensions, and 0 beyond its ends"
 
@@ -48,16 +77,29 @@ class HopperFormBoxesPass(ModulePass):
     Dimensions along which the copy does not move become outer ones of a box of one element. What the region's predicate
     leaves out must be what lies beyond the tensor's ends, where a copy of a box writes 0. TreadleError for a region
     that computes, or whose elements are no box.
+
+    A `hopper.bulk_store` whose only store is to a box becomes stores to shared memory and a `hopper.tensor_store`,
+    which leaves out what lies beyond the tensor; of others the loop stays as it is.
     """
 
     name = "hopper-form-boxes"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in kernels_of(op):
-            copies = [inner for inner in kernel.body.walk() if isinstance(inner, BulkCopyOp)]
             former = _Former(kernel)
-            for copy in copies:
-                former.replace(copy)
+            for inner in list(kernel.body.walk()):
+                if isinstance(inner, BulkCopyOp):
+                    former.replace_copy(inner)
+                elif isinstance(inner, BulkStoreOp):
+                    former.replace_store(inner)
+
+
+class _NoBox(Exception):
+    """Why elements are no box of a tensor, and what would be accepted."""
+
+    def __init__(self, why: str, accepted: str = ACCEPTED):
+        super().__init__(why)
+        self.why, self.accepted = why, accepted
 
 
 class _Former:
@@ -67,35 +109,24 @@ class _Former:
         self._kernel = kernel
         self._reader = IndexReader()
         self._maps: dict[tuple[SSAValue, TensorMap], SSAValue] = {}
+        self._staged: dict[MemRefType, SSAValue] = {}
 
-    def replace(self, copy: BulkCopyOp) -> None:
-        """Replaces one copy."""
-        load = self._load(copy)
-        starts, moved = self._dimensions(copy, load)
-        self._check_predicate(copy, load)
-        type = type_of(load.buffer)
-        shape, size = type.get_shape(), byte_width(type.get_element_type())
-        strides = [prod(shape[n + 1 :]) * size for n in range(len(shape))]
-        # Where nothing moves and there is one element, no coordinate is needed.
-        fixed = [n for n in range(len(shape)) if n not in moved and shape[n] > 1]
-        order = [*fixed, *moved]
-        if strides[order[-1]] != size:
-            self._reject(copy, f"neighbours lie {strides[order[-1]]} bytes apart")
-        swizzle = swizzle_of(type_of(copy.buffer))
-        span = 0 if swizzle is None else type_of(copy.buffer).get_shape()[-1] * size
-        map = TensorMap(
-            str(type.get_element_type()),
-            tuple(shape[n] for n in order),
-            tuple(strides[n] for n in order[:-1]),
-            (*(1 for _ in fixed), *copy.extents),
-            span,
-        )
+    # To shared memory.
+
+    def replace_copy(self, copy: BulkCopyOp) -> None:
+        """Replaces a copy to shared memory."""
+        type = type_of(copy.buffer)
+        swizzle = swizzle_of(type)
+        span = 0 if swizzle is None else type.get_shape()[-1] * byte_width(type.get_element_type())
         try:
-            map.check()
-        except TreadleError as error:
-            self._reject(copy, error.message, str(error.accepted))
+            load = self._load(copy)
+            map, starts = self._box(load, list(copy.body.block.args), copy.extents, span)
+        except _NoBox as reason:
+            message = f"a copy to %{copy.buffer.name_hint} is no box: {reason.why}"
+            where = location_of(copy) or f"@{self._kernel.sym_name.data}"
+            raise TreadleError(message, where, reason.accepted) from reason
         emitter = IndexEmitter(InsertPoint.before(copy), location=copy.location)
-        coordinates = [emitter.emit(starts[n]) for n in order]
+        coordinates = [emitter.emit(start) for start in starts]
         place = (copy.barrier, copy.place)
         made = TensorLoadOp(self._map(load.buffer, map), coordinates, copy.buffer, copy.indices, *place)
         made.location = copy.location
@@ -104,47 +135,142 @@ class _Former:
     def _load(self, copy: BulkCopyOp) -> LoadOp:
         load = copy.value.owner
         if not isinstance(load, LoadOp) or load.parent is not copy.body.block:
-            self._reject(
-                copy, f"its elements are computed by {load.name if isinstance(load, Operation) else 'a block'}"
-            )
+            raise _NoBox(f"its elements are computed by {load.name if isinstance(load, Operation) else 'a block'}")
         if isinstance(type_of(load.buffer).memory_space, SpaceAttr) or not is_zero(load.otherwise):
-            self._reject(copy, "its elements are not those of a tensor, or not 0 beyond it")
+            raise _NoBox("its elements are not those of a tensor, or not 0 beyond it")
         others = [op for op in copy.body.block.ops if op is not load and not isinstance(op, YieldOp)]
         if not all(map(is_pure, others)):
-            self._reject(copy, "its elements have side effects")
+            raise _NoBox("its elements have side effects")
         return load
 
-    def _dimensions(self, copy: BulkCopyOp, load: LoadOp) -> tuple[list[Expr], list[int]]:
-        """Where the box begins along each dimension of the tensor; which dimension each argument moves along."""
-        arguments = list(copy.body.block.args)
+    # From shared memory.
+
+    def replace_store(self, rectangle: BulkStoreOp) -> None:
+        """Replaces a warp's stores, if they go to a box, by stores to shared memory and a copy of the box."""
+        loop = rectangle.loop
+        assert isinstance(loop, ForOp), "verified"
+        extents = loop.mapping.data.shape
+        stores = [op for op in loop.walk() if isinstance(op, StoreOp)]
+        place = [*loop.body.block.args]
+        try:
+            if len(stores) != 1:
+                raise _NoBox(f"{len(stores)} tensors are stored")
+            (store,) = stores
+            row = extents[-1] * byte_width(store.value.type)
+            if row not in SPANS:
+                raise _NoBox(f"rows of {row} bytes, whose columns would meet in a bank")
+            map, starts = self._box(store, place, extents, row)
+        except _NoBox:
+            Rewriter.inline_block(rectangle.body.block, InsertPoint.before(rectangle), [])
+            Rewriter.erase_op(rectangle)
+            return
+        staged = self._stage(rectangle, extents, store.value.type)
+        where = [rectangle.piece, rectangle.warp, *place]
+        inside = StoreOp(store.value, staged, where)
+        inside.location = store.location
+        Rewriter.replace_op(store, inside)
+        self._surround(rectangle, staged, self._map(store.buffer, map), starts)
+
+    def _stage(self, rectangle: BulkStoreOp, extents: Sequence[int], element: Attribute) -> SSAValue:
+        """Shared memory for what all warps store, which the rectangles of a kernel share."""
+        shape = (rectangle.pieces.value.data, rectangle.warps.value.data, *extents)
+        swizzle = swizzle_of_rows(extents[-1] * byte_width(element), byte_width(element))
+        type = buffer_type(shape, element, Space.SHARED, swizzle)
+        if type not in self._staged:
+            alloc = AllocOp(type)
+            alloc.buffer.name_hint = "staged"
+            alloc.location = self._kernel.location
+            Rewriter.insert_op(alloc, InsertPoint.at_start(self._kernel.body.block))
+            self._staged[type] = alloc.buffer
+        return self._staged[type]
+
+    def _surround(self, rectangle: BulkStoreOp, staged: SSAValue, map: SSAValue, starts: Sequence[Expr]) -> None:
+        """The loop, between a wait for the copy that read the memory before, and the copy of the box by one lane."""
+        block = Block(arg_types=[IndexType()])
+        b = DefinitionBuilder(block)
+        is_first = b.binary("eq", b.mod(block.args[0], WARP), 0)
+
+        def by_first(*ops: Operation) -> Operation:
+            return scf.IfOp(is_first, [], Region(Block([*ops, scf.YieldOp()])))
+
+        zero = b.constant(0)
+        emitter = IndexEmitter(InsertPoint.at_end(block), location=rectangle.location)
+        coordinates = [emitter.emit(start) for start in starts]
+        loop = rectangle.loop
+        loop.detach()
+        origin = [rectangle.piece, rectangle.warp, zero, zero]
+        copy = TensorStoreOp(staged, origin, map, coordinates)
+        block.add_ops(
+            [
+                by_first(BulkWaitOp(rectangle.pieces.value.data - 1, read=True)),
+                WarpBarrierOp(),
+                loop,
+                FenceAsyncOp(),
+                WarpBarrierOp(),
+                by_first(copy, BulkCommitOp()),
+            ]
+        )
+        for op in block.walk():
+            if op.location == UnknownLoc():
+                op.location = rectangle.location
+        Rewriter.inline_block(block, InsertPoint.before(rectangle), [self._kernel.thread_id])
+        Rewriter.erase_op(rectangle)
+
+    # Boxes of tensors.
+
+    def _box(
+        self, access: LoadOp | StoreOp, place: Sequence[SSAValue], extents: Sequence[int], span: int
+    ) -> tuple[TensorMap, list[Expr]]:
+        """The map whose boxes are what is accessed while `place` runs over some extents, and where the box begins.
+        Raises _NoBox."""
+        starts, moved = self._dimensions(access, place)
+        self._check_predicate(access)
+        type = type_of(access.buffer)
+        shape, size = type.get_shape(), byte_width(type.get_element_type())
+        strides = [prod(shape[n + 1 :]) * size for n in range(len(shape))]
+        # Where nothing moves and there is one element, no coordinate is needed.
+        order = [*(n for n in range(len(shape)) if n not in moved and shape[n] > 1), *moved]
+        if strides[order[-1]] != size:
+            raise _NoBox(f"neighbours lie {strides[order[-1]]} bytes apart")
+        box = (*(1 for _ in order[: -len(moved)]), *extents)
+        sizes = tuple(shape[n] for n in order), tuple(strides[n] for n in order[:-1])
+        map = TensorMap(str(type.get_element_type()), *sizes, box, span)
+        try:
+            map.check()
+        except TreadleError as error:
+            raise _NoBox(error.message, str(error.accepted)) from error
+        return map, [starts[n] for n in order]
+
+    def _dimensions(self, access: LoadOp | StoreOp, place: Sequence[SSAValue]) -> tuple[list[Expr], list[int]]:
+        """Where the box begins along each dimension of the tensor; along which dimension each of `place` moves."""
         moved: dict[SSAValue, int] = {}
         starts: list[Expr] = []
-        for dimension, index in enumerate(load.indices):
-            place = self._reader.read(index)
-            inner = [argument for argument in arguments if argument in {v.key for v in place.vars()}]
-            start = place.substitute({argument: const(0) for argument in inner})
-            if len(inner) > 1 or (inner and (inner[0] in moved or place - start != _variable(place, inner[0]))):
-                self._reject(copy, f"dimension {dimension} of the tensor is indexed by {place}")
+        for dimension, index in enumerate(access.indices):
+            at = self._reader.read(index)
+            inner = [each for each in place if each in {v.key for v in at.vars()}]
+            start = at.substitute({each: const(0) for each in inner})
+            if len(inner) > 1 or (inner and (inner[0] in moved or at - start != _variable(at, inner[0]))):
+                raise _NoBox(f"dimension {dimension} of the tensor is indexed by {at}")
             if inner:
                 moved[inner[0]] = dimension
             starts.append(start)
-        missing = [n for n, argument in enumerate(arguments) if argument not in moved]
+        missing = [n for n, each in enumerate(place) if each not in moved]
         if missing:
-            self._reject(copy, f"argument {missing[0]} moves along no dimension")
-        return starts, [moved[argument] for argument in arguments]
+            raise _NoBox(f"argument {missing[0]} moves along no dimension")
+        return starts, [moved[each] for each in place]
 
-    def _check_predicate(self, copy: BulkCopyOp, load: LoadOp) -> None:
-        """Rejects a predicate that is false anywhere inside of the tensor."""
-        if load.predicate is None:
+    def _check_predicate(self, access: LoadOp | StoreOp) -> None:
+        """Raises _NoBox for a predicate that is false anywhere inside of the tensor."""
+        if access.predicate is None:
             return
-        shape = type_of(load.buffer).get_shape()
-        places = [self._reader.read(index) for index in load.indices]
+        shape = type_of(access.buffer).get_shape()
+        places = [self._reader.read(index) for index in access.indices]
         ends = [place - extent for place, extent in zip(places, shape, strict=True)]
-        for each in comparisons_in(self._reader, load.predicate):
+        for each in comparisons_in(self._reader, access.predicate):
             is_end = each.kind == "slt" and any(each.difference == end for end in ends)
             is_start = each.kind == "sge" and any(each.difference == place for place in places)
             if not is_end and not is_start and each.truth() is not True:
-                self._reject(copy, f"elements are left out where {each.difference} {each.kind} 0 is false")
+                raise _NoBox(f"elements are left out where {each.difference} {each.kind} 0 is false")
 
     def _map(self, buffer: SSAValue, map: TensorMap) -> SSAValue:
         known = (buffer, map)
@@ -155,10 +281,6 @@ class _Former:
             Rewriter.insert_op(made, InsertPoint.at_start(self._kernel.body.block))
             self._maps[known] = made.result
         return self._maps[known]
-
-    def _reject(self, copy: BulkCopyOp, why: str, accepted: str = ACCEPTED) -> NoReturn:
-        where = location_of(copy) or f"@{self._kernel.sym_name.data}"
-        raise TreadleError(f"a copy to %{copy.buffer.name_hint} is no box: {why}", where, accepted)
 
 
 def _variable(place: Expr, argument: SSAValue) -> Expr:

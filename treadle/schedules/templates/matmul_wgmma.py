@@ -19,9 +19,9 @@ from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair
-from treadle.schedules.tiles import Region, staged_bytes
-from treadle.schedules.warpgroups import SLAB, SPAN, WARPGROUP, OperandTile, WarpgroupBuilder
-from treadle.target import Target
+from treadle.schedules.tiles import Region
+from treadle.schedules.warpgroups import SLAB, SPAN, OperandTile, WarpgroupBuilder
+from treadle.target import KIB, Target
 
 _ALIGNMENT = 16
 """Bytes of which the strides of a tensor must be multiples for copies of boxes."""
@@ -35,6 +35,8 @@ and 8 waves; 3072^3 531, 694, 616 in 3, 3 and 5 waves; 8192^3 720, 717, 615 in 1
 _RATE, _RATE_OF_MMA = 763e12, 370e12
 """Operations a second on an H100 at 4096^3: of this kernel, and of `matmul_mma`, which takes smaller products: of these
 the tiles are too few, and are not split along the terms."""
+_SHARED = 227 * KIB
+"""Of a block, in bytes, on every device of compute capability 9.0."""
 _OTHER_BYTES = 2048
 """Of shared memory: barriers, and what alignment leaves."""
 
@@ -84,9 +86,9 @@ class MatmulWgmma(Template):
         assert isinstance(anchor, MatmulOp)
         block = min(_TILE_COST, key=lambda tile: (_waves(anchor, tile, target) * _TILE_COST[tile], -prod(tile)))
         tile = WgmmaTile.of(anchor, block, 1)
-        stages = (target.shared_per_block - tile.other_bytes) // tile.stage_bytes
         rows = ceil(anchor.shape[-2] / block[0])
-        return {"block": block, "stages": min(stages, 8), "group": 8 if rows >= 8 else 1}
+        stages = min(tile.most_stages(target.shared_per_block), 8)
+        return {"block": block, "stages": stages, "group": 8 if rows >= 8 else 1}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
@@ -150,7 +152,6 @@ class WgmmaTile:
     stages: int
     a: OperandTile
     b: OperandTile
-    result_bytes: int
 
     @staticmethod
     def of(anchor: MatmulOp, block: tuple[int, int], stages: int) -> WgmmaTile:
@@ -162,7 +163,7 @@ class WgmmaTile:
             OperandTile(own, terms, size, contiguous_axis(anchor, operand) == of_terms)
             for own, operand, of_terms in zip(block, (anchor.a, anchor.b), (-1, -2), strict=True)
         )
-        return WgmmaTile(*block, stages, a, b, byte_width(anchor.type.get_element_type()))
+        return WgmmaTile(*block, stages, a, b)
 
     @property
     def consumers(self) -> int:
@@ -175,14 +176,24 @@ class WgmmaTile:
         return self.a.bytes + self.b.bytes
 
     @property
-    def other_bytes(self) -> int:
-        """Of shared memory, beside the stages."""
-        return staged_bytes(self.consumers * WARPGROUP, SPAN // 2, self.result_bytes) + _OTHER_BYTES
+    def piece_bytes(self) -> int:
+        """Of what all warps store at a time."""
+        return self.consumers * SLAB * SPAN
+
+    def most_stages(self, shared: int) -> int:
+        """That fit into so much shared memory."""
+        return (shared - self.piece_bytes - _OTHER_BYTES) // self.stage_bytes
+
+    @property
+    def pieces(self) -> int:
+        """That may be under way: two where that costs no stage."""
+        left = _SHARED - self.stages * self.stage_bytes - _OTHER_BYTES
+        return max(1, min(2, left // self.piece_bytes))
 
     @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        return self.stages * self.stage_bytes + self.other_bytes
+        return self.stages * self.stage_bytes + self.pieces * self.piece_bytes + _OTHER_BYTES
 
 
 def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, name: str) -> KernelOp:
@@ -227,7 +238,9 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
             consumer.finish(0)
             pipe.release(first + (steps - 1), consumer.lane)
             row, column, outer = place(number)
-            consumer.store(c, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))
+            of_c = Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer)
+            consumer.store_pieces(c, of_c, tile.pieces, before)
+        consumer.drain()
     comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"
     return b.kernel(name, operands, anchor.type, blocks, w.threads, comment, 1)
 

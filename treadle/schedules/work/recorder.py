@@ -230,6 +230,11 @@ class Recorder(ScalarRecorder):
         stages = target.shape[0]
         self._here.append(Step(brought=prod(extents) * target.bytes / SECTOR_BYTES, pending=stages - 1))
 
+    @contextmanager
+    def bulk_store(self, warp: Index, warps: int, piece: IndexLike, pieces: int) -> Generator[None]:
+        del warp, warps, piece, pieces
+        yield
+
     # Loops and branches.
 
     @contextmanager

@@ -137,6 +137,16 @@ inline void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, i
                "r"(x), "r"(y), "r"(z)
                : "memory");
 }
+inline void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(tile),
+               "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+inline void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, int x, int y, int z, int w, int v) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(tile), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+               : "memory");
+}
 inline void treadle_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until at most PENDING of the thread's newest groups are under way, or still read shared memory.
 template <int PENDING> inline void treadle_bulk_wait() {

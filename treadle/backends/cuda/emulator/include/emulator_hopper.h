@@ -44,7 +44,7 @@ TREADLE_EMU_INLINE void treadle_tensor_load(unsigned tile, const treadle_tensor_
 }
 template <typename... AT>
 TREADLE_EMU_INLINE void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, AT... at) {
-  static_assert(sizeof...(AT) >= 2 && sizeof...(AT) <= 3, "a tensor store has two or three coordinates");
+  static_assert(sizeof...(AT) >= 2 && sizeof...(AT) <= 5, "a tensor store has two to five coordinates");
   const int32_t all[] = {(int32_t)at...};
   treadle_emu_tensor_store(&map, tile, all, sizeof...(AT));
 }
