@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import f32
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import TensorType, f32, i8, i32
+from xdsl.ir import Block, SSAValue
 
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph, random
@@ -97,6 +97,27 @@ def test_operands_that_lie_the_other_way(block: tuple[int, int], transposed: tup
 
 def test_more_steps_than_stages_and_more_tiles_than_blocks() -> None:
     emulated(((520, 712), (712, 392)), "float16", block=(128, 128), stages=3, group=8)
+
+
+SIGNS = [(np.int8, np.int8), (np.int8, np.uint8), (np.uint8, np.int8), (np.uint8, np.uint8)]
+
+
+@pytest.mark.parametrize(("number", "signs"), list(enumerate(SIGNS)), ids=str)
+def test_bytes(number: int, signs: tuple[type[np.int8 | np.uint8], type[np.int8 | np.uint8]]) -> None:
+    """Sums are exact; B lies along the terms, as constants do."""
+    choose = np.random.default_rng(number)
+    shapes = ((130, 272), (200, 272))
+    a, b = (
+        choose.integers(np.iinfo(sign).min, np.iinfo(sign).max, shape, sign, endpoint=True)
+        for sign, shape in zip(signs, shapes, strict=True)
+    )
+    graph = Graph(a, b)
+    right = graph.add(TransposeOp(graph[1], [1, 0]))
+    module = graph.module(graph.add(MatmulOp(graph[0], right, sums=i32)))
+    lowered = scheduled(module, NAME, {"block": BLOCKS[number], "stages": 2}, FEW)
+    (result,), (report,) = EmulatedProgram(lowered).run([a, b])
+    assert not report.findings
+    np.testing.assert_array_equal(result, a.astype(np.int32) @ b.astype(np.int32).T)
 
 
 def test_values_at_the_ends_of_the_type() -> None:
@@ -230,5 +251,7 @@ def test_what_no_box_can_bring_is_refused() -> None:
     assert not template.fits(product(((64, 66), (66, 64)))), "rows of 132 bytes"
     assert not template.fits(product(((64, 64), (64, 50257)))), "rows of an odd number of halves"
     assert not template.fits(product(((64, 64), (64, 64)), "float32"))
+    rows, columns = (Block(arg_types=[TensorType(i8, [64, 64])]).args[0] for _ in range(2))
+    assert not template.fits(MatmulOp(rows, columns, sums=i32)), "bytes that lie across the terms"
     with pytest.raises(TreadleError, match="needs instructions that sm_90 does not have"):
         template.check(product(((64, 64), (64, 64))), {}, Target.parse("sm_90"), "here")

@@ -28,6 +28,22 @@ def default_template(anchor: Operation, target: Target) -> Template | None:
     return None
 
 
+def obstacles(anchor: Operation, target: Target) -> dict[str, str]:
+    """Why an anchor does not get by default the templates that are tried before its own, by their names: of those that
+    have something to say about it."""
+    found: dict[str, str] = {}
+    if not isinstance(anchor, ComputeOp | WholeOp) or not has_elements(anchor):
+        return found
+    chosen = default_template(anchor, target)
+    for template in TEMPLATES.values():
+        if template is chosen:
+            break
+        why = template.obstacle(anchor, target) if template.kind == target.kind else None
+        if why is not None:
+            found[template.name] = why
+    return found
+
+
 def is_allowed(template: Template, anchor: Operation, target: Target) -> bool:
     """Whether a template is for the target, and as exact as the anchor asks for."""
     return template.runs_on(target) and template.precision in _precisions(anchor)
@@ -38,4 +54,4 @@ def _precisions(anchor: Operation) -> tuple[str, ...]:
     return (allowed.data, "f32") if isinstance(allowed, StringAttr) else ("f32",)
 
 
-__all__ = ["default_template", "is_allowed"]
+__all__ = ["default_template", "is_allowed", "obstacles"]

@@ -253,6 +253,12 @@ class Template(ABC):
         del anchor, target
         return True
 
+    def obstacle(self, anchor: Anchor, target: Target) -> str | None:
+        """Why an operator of its kind does not get it by default, for people; None where it does, and for operators of
+        other kinds."""
+        del anchor, target
+        return None
+
     def keeps_whole(self, anchor: Anchor) -> bool:
         """Whether an operator that it schedules stays one for it, rather than become those that it is made of."""
         del anchor

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from treadle.compiler import request as compile_request
     from treadle.frontends import onnx
     from treadle.frontends.onnx import NodeReport
+    from treadle.passes.schedule import kernel_choices
 else:
     api, compile_request = lazy_module("treadle.api"), lazy_module("treadle.compiler.request")
-    onnx = lazy_module("treadle.frontends.onnx")
+    onnx, kernel_choices = lazy_module("treadle.frontends.onnx"), lazy_module("treadle.passes.schedule.kernel_choices")
 
 
 def check_command(args: argparse.Namespace) -> int:
@@ -47,6 +48,8 @@ def check_command(args: argparse.Namespace) -> int:
         console.print(Text(f"{report.verdict}: {report.reason or report.name}"))
     if args.explain_fusion and not missing and unchecked is None:
         _explain(args)
+    if args.kernels and not missing and unchecked is None:
+        console.print(_kernels(args))
     if args.memory and not missing and unchecked is None:
         console.print(f"peak memory of a call: {_memory(args)}")
     if unchecked is not None:
@@ -80,6 +83,21 @@ def _explain(args: argparse.Namespace) -> None:
         Path(args.model), target, shapes, options=options, constants=read_constants(args.input)
     )
     compile_request.lowered_module(request, "fuse")
+
+
+def _kernels(args: argparse.Namespace) -> Table:
+    """One row for each group: its nodes, the templates of its kernels, and why it gets none that are tried before."""
+    target, shapes = api.resolve_target(args.target or "cpu"), parse_shapes(args.shape)
+    algorithm = parse_convolution(args.convolution, target.kind)
+    options = CompileOptions(args.precision or "f32", convolution=algorithm, weights=parse_weights(args.weights))
+    request = compile_request.CompileRequest(
+        Path(args.model), target, shapes, options=options, constants=read_constants(args.input)
+    )
+    table = _table("group", "nodes", "kernel", "not, because")
+    for row in kernel_choices.kernel_choices(compile_request.lowered_module(request, "schedule"), target):
+        reasons = "; ".join(f"{template}: {why}" for template, why in row.obstacles.items())
+        table.add_row(Text(row.group), Text(row.nodes), Text(", ".join(row.templates)), Text(reasons))
+    return table
 
 
 def _memory(args: argparse.Namespace) -> Memory:

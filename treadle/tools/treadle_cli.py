@@ -302,6 +302,11 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operators", action="store_true", help="list the supported operators instead")
     parser.add_argument("--nodes", action="store_true", help="list every node, not every kind of operator")
     parser.add_argument("--memory", action="store_true", help="compile it, and print the memory that a call takes")
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="say which kernel each group gets on the target, and why not a better one",
+    )
     _add_target(parser)
     _add_settings(parser)
 

@@ -100,6 +100,13 @@ class AttentionMma(Template):
             return False
         return all(_default(anchor, target) is not None for target in GPUS if self.runs_on(target))
 
+    def obstacle(self, anchor: Anchor, target: Target) -> str | None:
+        if not isinstance(anchor, AttentionOp) or self.fits(anchor) or not self.runs_on(target):
+            return None
+        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type):
+            return f"its elements are {anchor.type.get_element_type()}: --precision f16 lets tensor cores multiply them"
+        return f"heads of more than {_LARGEST_SIZE} elements, or no room for their tiles on some GPU"
+
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return isinstance(anchor, AttentionOp) and _default(anchor, target) is not None
 

@@ -94,6 +94,13 @@ class MatmulMma(Template):
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
 
+    def obstacle(self, anchor: Anchor, target: Target) -> str | None:
+        if not isinstance(anchor, MatmulOp) or not isinstance(anchor.type.get_element_type(), Float32Type):
+            return None
+        if self.name != MatmulMma.name or not self.runs_on(target):
+            return None
+        return "its operands are f32: --precision f16 or tf32 lets tensor cores multiply them"
+
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
         m, block_k, warps = anchor.shape[-2], self.default_block_k, self._preferred(anchor)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32, i32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
@@ -43,8 +43,8 @@ _OTHER_BYTES = 2048
 
 class MatmulWgmma(Template):
     """The product on Hopper's tensor cores: one thread copies boxes of A and B to `stages` of swizzled shared memory,
-    one or two warpgroups multiply them, sums in f32; blocks stay and take one tile after another, so that what the next
-    one needs is copied while one is stored.
+    one or two warpgroups multiply them, sums in f32, or of bytes in i32; blocks stay and take one tile after another,
+    so that what the next one needs is copied while one is stored.
 
     Every size is covered whose rows begin at multiples of 16 bytes: copies beyond the matrices write 0, stores beyond C
     are left out. Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA": warp-specialised persistent kernels.
@@ -68,11 +68,17 @@ class MatmulWgmma(Template):
         return super().runs_on(target) and target.has_warpgroups
 
     def fits(self, anchor: Anchor) -> bool:
-        if not isinstance(anchor, MatmulOp) or anchor.sums is not None or reduction_end(anchor) is not None:
-            return False
-        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type):
-            return False
-        return all(contiguous_axis(anchor, operand) is not None for operand in (anchor.a, anchor.b))
+        return isinstance(anchor, MatmulOp) and _refusal(anchor) is None
+
+    def obstacle(self, anchor: Anchor, target: Target) -> str | None:
+        if not isinstance(anchor, MatmulOp) or target.capability != self.least_capability:
+            return None
+        if not self.runs_on(target):
+            return f"{target.name} has no products of warpgroups: sm_90a has them, and every device of {target.name}"
+        why = _refusal(anchor)
+        if why is None and not self.has_default(anchor, target):
+            return f"its tiles are too few for {target.multiprocessors} multiprocessors"
+        return why
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
@@ -105,6 +111,27 @@ class MatmulWgmma(Template):
 def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
     """Elements of C that a multiprocessor computes."""
     return ceil(tiles_of(anchor, *tile) / target.multiprocessors) * prod(tile)
+
+
+def _refusal(anchor: MatmulOp) -> str | None:
+    """Why copies of boxes and products of warpgroups cannot compute a product; None if they can."""
+    if reduction_end(anchor) is not None:
+        return "its terms end at an extent of a call"
+    type = anchor.type.get_element_type()
+    if anchor.sums is None and not isinstance(type, Float16Type | BFloat16Type):
+        return f"its operands are {type}: f16, bf16 and bytes are multiplied so"
+    for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
+        found = contiguous_axis(anchor, operand)
+        if found is None:
+            return f"{name} is computed by the group, or its rows begin at no multiples of {_ALIGNMENT} bytes"
+        if anchor.sums is not None and found != axis:
+            return f"{name}'s bytes lie across the terms"
+    return None
+
+
+def _along_k(anchor: MatmulOp) -> list[tuple[SSAValue, int]]:
+    """Both operands, and the axis of their terms."""
+    return [(anchor.a, -1), (anchor.b, -2)]
 
 
 def contiguous_axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
@@ -160,8 +187,8 @@ class WgmmaTile:
         size = byte_width(anchor.a.type.get_element_type())
         terms = SPAN // size
         a, b = (
-            OperandTile(own, terms, size, contiguous_axis(anchor, operand) == of_terms)
-            for own, operand, of_terms in zip(block, (anchor.a, anchor.b), (-1, -2), strict=True)
+            OperandTile(own, terms, size, contiguous_axis(anchor, operand) == axis)
+            for own, (operand, axis) in zip(block, _along_k(anchor), strict=True)
         )
         return WgmmaTile(*block, stages, a, b)
 
@@ -226,7 +253,7 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
             w.copy(of_b.transposed, right, stage, pipe)
 
     with w.consumer() as consumer:
-        c = consumer.sums("acc", f32, tile.m // tile.consumers, tile.n)
+        c = consumer.sums("acc", f32 if anchor.sums is None else i32, tile.m // tile.consumers, tile.n)
         with w.tiles(total, blocks) as (before, number):
             first = before * steps
             with b.loop("step", steps) as step:
