@@ -117,7 +117,7 @@ class HopperLanguage:
         first = "".join(f"[{values.at(index)}]" for index in op.acc_indices)
         places = ((op.a, op.a_indices), (op.b, op.b_indices))
         operands = [
-            f"{self._matrices[buffer, along_k]}{_offset(buffer, indices, values, _UNIT)}"
+            _moved(self._matrices[buffer, along_k], *_offset(buffer, indices, values, _UNIT))
             for (buffer, indices), along_k in zip(places, op.operands_along_k, strict=True)
         ]
         keep = "true" if op.keep is None else values.at(op.keep)
@@ -125,7 +125,8 @@ class HopperLanguage:
 
     def _at(self, buffer: SSAValue, indices: Sequence[SSAValue], values: Values) -> str:
         """The address of an element of a buffer in shared memory."""
-        return f"{self._addresses[buffer]}{_offset(buffer, indices, values, 1)}"
+        terms, known = _offset(buffer, indices, values, 1)
+        return " + ".join([self._addresses[buffer], *terms, *([str(known)] if known else [])])
 
 
 def _operands(product: hopper.WgmmaOp, buffer: SSAValue) -> list[tuple[int, bool]]:
@@ -134,29 +135,35 @@ def _operands(product: hopper.WgmmaOp, buffer: SSAValue) -> list[tuple[int, bool
     return [(n, along_k) for n, (operand, along_k) in enumerate(pairs) if operand is buffer]
 
 
+def _moved(matrix: str, terms: Sequence[str], known: int) -> str:
+    """A matrix descriptor whose start is moved: by what is known, all products of a step add to one start."""
+    moved = f"treadle_matrix_at({matrix}, {' + '.join(terms)})" if terms else matrix
+    return f"{moved} + {known}" if known else moved
+
+
 def _coordinates(coordinates: Sequence[SSAValue], values: Values) -> str:
     """The innermost first, as PTX has them."""
     return ", ".join(values.at(each) for each in reversed(coordinates))
 
 
-def _offset(buffer: SSAValue, indices: Sequence[SSAValue], values: Values, unit: int) -> str:
-    """What is added to reach an element, in units of bytes that divide it."""
+def _offset(buffer: SSAValue, indices: Sequence[SSAValue], values: Values, unit: int) -> tuple[list[str], int]:
+    """What is added to reach an element, in units of bytes that divide it: terms, and what is known."""
     type = buffer.type
     assert isinstance(type, MemRefType)
     shape, size = type.get_shape(), element_bytes(type.get_element_type()) or 1
-    known, text = 0, ""
+    known, terms = 0, list[str]()
     for dimension, index in enumerate(indices):
         stride, number = prod(shape[dimension + 1 :]) * size, constant_integer(index)
         if number is not None:
             known += number * stride
         elif stride % unit == 0:
             factor = stride // unit
-            text += f" + {values.at(index, Precedence.MULTIPLY if factor > 1 else Precedence.ADD.tighter)}"
-            text += f" * {factor}" if factor > 1 else ""
+            plain = values.at(index, Precedence.MULTIPLY if factor > 1 else Precedence.ADD.tighter)
+            terms.append(f"{plain} * {factor}" if factor > 1 else plain)
         else:
-            text += f" + {values.at(index, Precedence.MULTIPLY)} * {stride} / {unit}"
-    assert known % unit == 0, "verified: products begin at multiples of 16 bytes"
-    return f"{text} + {known // unit}" if known else text
+            terms.append(f"{values.at(index, Precedence.MULTIPLY)} * {stride} / {unit}")
+    assert known % unit == 0, "products begin at multiples of 16 bytes"
+    return terms, known // unit
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.effects import is_pure
+from treadle.dialects.hopper import WgmmaOp
 from treadle.dialects.loop import AllocOp, FuncOp, KernelOp, MultiplyTilesOp, Space, SpaceAttr
 from treadle.passes.loop.kernels import kernels_of, loops_in, trip_count
 from treadle.schedules.work.gpu_work import UNROLLED_ELEMENTS
@@ -69,7 +70,9 @@ def _loops_that_index_registers(block: Block, elements: int) -> set[scf.ForOp]:
         if not isinstance(op, AllocOp) or not _fits_registers(op, elements) or _is_of_unit(op):
             continue
         for use in op.buffer.uses:
-            for operand in use.operation.operands:
+            user = use.operation
+            # A product of warpgroups has indices of tiles in shared memory, too.
+            for operand in user.acc_indices if isinstance(user, WgmmaOp) else user.operands:
                 if isinstance(operand.type, IndexType):
                     _collect_loops(operand, seen, found)
     return found

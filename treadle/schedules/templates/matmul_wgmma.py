@@ -257,13 +257,14 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
         with w.tiles(total, blocks) as (before, number):
             first = before * steps
             with b.loop("step", steps) as step:
-                consumer.multiply(a, right, c, pipe.wait(first + step), step)
+                stage = pipe.wait(first + step)
+                consumer.multiply(a, right, c, stage, step)
                 consumer.finish(1)
                 # The products of the step before are over.
                 with b.when(step > 0):
-                    pipe.release(first + step - 1, consumer.lane)
+                    pipe.release(pipe.before(stage), consumer.lane)
             consumer.finish(0)
-            pipe.release(first + (steps - 1), consumer.lane)
+            pipe.release(pipe.stage(first + (steps - 1)), consumer.lane)
             row, column, outer = place(number)
             of_c = Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer)
             consumer.store_pieces(c, of_c, tile.pieces, before)

@@ -24,10 +24,15 @@ struct treadle_f8E5M2 {};
 
 // "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", matrix descriptors: where a tile begins, the
 // bytes from one group of matrices to the next along both dimensions, and the swizzle (0 none, 1 of 128 bytes, 2 of 64,
-// 3 of 32). Adding bytes / 16 moves the start.
+// 3 of 32).
 inline unsigned long long treadle_matrix(unsigned address, int leading, int stride, int swizzle) {
   return (unsigned long long)((address & 0x3ffffu) >> 4) | (unsigned long long)(leading >> 4) << 16 |
          (unsigned long long)(stride >> 4) << 32 | (unsigned long long)swizzle << 62;
+}
+
+// The same with the start moved by units of 16 bytes: the low word has it, and does not overflow.
+inline unsigned long long treadle_matrix_at(unsigned long long matrix, int units) {
+  return (matrix & 0xffffffff00000000ull) | ((unsigned)matrix + (unsigned)units);
 }
 
 // sums += a * b, or a * b where `keep` is false: 64 rows, N columns, and 32 bytes of the terms. Of each 8 columns a thread
