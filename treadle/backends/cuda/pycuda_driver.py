@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.backends.cuda.bindings_driver import CapturedGraph
 from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.stream_work import StreamWork
 from treadle.errors import TreadleError
 
 
@@ -26,13 +26,14 @@ class _Function:
     function: Any
 
 
-class PycudaDriver:
+class PycudaDriver(StreamWork):
     """A `Device` on pycuda. It shares the device's primary context, which is current only during a call.
 
     Raises `TreadleError` when pycuda, the NVIDIA driver or the device is absent.
     """
 
     def __init__(self, device: int = 0) -> None:
+        super().__init__()
         self._cuda = _pycuda_driver()
         try:
             self._cuda.init()
@@ -46,6 +47,7 @@ class PycudaDriver:
         self._allocations: dict[int, Any] = {}
         with self.current("creating a stream"):
             self._stream: Any = self._cuda.Stream()
+        self.number, self.stream_handle = device, int(self._stream.handle)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -63,11 +65,6 @@ class PycudaDriver:
         """See `Device`."""
         version = int(self._cuda.get_driver_version())
         return version // 1000, version % 1000 // 10
-
-    @property
-    def stream_handle(self) -> int:
-        """See `Device`."""
-        return int(self._stream.handle)
 
     def attribute(self, name: str) -> int:
         """See `Device`."""
@@ -125,10 +122,6 @@ class PycudaDriver:
                     each.grid, each.block, self._stream, *each.arguments, shared_size=each.dynamic_shared
                 )
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> CapturedGraph:
-        """See `Driver`. pycuda has no graphs: cuda-bindings capture on its stream."""
-        return CapturedGraph(self, lambda: self.launch(launches))
-
     def record(self) -> object:
         """See `Driver`."""
         with self.current("recording an event"):
@@ -152,6 +145,7 @@ class PycudaDriver:
         if self._context is None:
             return
         with self.current("closing"):
+            self.give_back()
             for allocation in self._allocations.values():
                 allocation.free()
             self._allocations.clear()
