@@ -92,6 +92,9 @@ class FakeDriver:
         """See `Driver`."""
         return 0
 
+    def check(self) -> None:
+        """See `Driver`."""
+
     def mark(self) -> object:
         """See `Driver`."""
         done: list[bool] = []

@@ -131,7 +131,10 @@ class BindingsDriver(StreamWork):
         return address
 
     def free(self, address: int) -> None:
-        """See `Driver`. In a context that a kernel has broken the memory is gone, which is no further error."""
+        """See `Driver`. In a context that a kernel has broken the memory is gone, which is no further error, and so it
+        is in a driver that was closed."""
+        if self._context is None:
+            return
         self._allocations.remove(address)
         with self.current("freeing memory"):
             self._cuda.cuMemFree(address)

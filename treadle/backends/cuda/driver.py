@@ -123,6 +123,10 @@ class Driver(Protocol):
         """The number of the GPU on which an address lies."""
         ...
 
+    def check(self) -> None:
+        """Raises `TreadleError` if the device is gone, with all memory that was allocated for it, the host's, too."""
+        ...
+
     def mark(self) -> object:
         """The end of what is queued now."""
         ...

@@ -159,8 +159,8 @@ class CudaProgram:
         """The outputs for `arrays`, which must have the inputs' types and shapes, in order; on the device a shape may
         be smaller where the program was compiled for a range.
 
-        If all inputs are on the host and there is no `out`, the outputs are new arrays there, complete. Else they are on
-        the device, in `out` where it has an array for one: the run is queued behind what the caller's `stream` has
+        If all inputs are on the host and there is no `out`, the outputs are new arrays there, complete. Else they are
+        on the device, in `out` where it has an array for one: the run is queued behind what the caller's `stream` has
         queued now, and what is queued there later waits for it. Without a stream, who takes them by DLPack or
         `__cuda_array_interface__` waits for them, and inputs are kept until the device has read them.
 
@@ -170,9 +170,9 @@ class CudaProgram:
 
     def _run(self, arrays: Sequence[Result], out: Sequence[LentArray | None] | None, stream: int | None) -> list[Any]:
         self._check(arrays)
-        self._release()
-        if stream is not None:
+        if stream is not None:  # first, since a capture of the caller's allows nothing else
             self._follow(stream)
+        self._release()
         if out is None and not any(isinstance(array, LentArray) for array in arrays):
             return self._run_on_host(cast("Sequence[np.ndarray]", arrays))
         return self._run_on_device(arrays, out or [None] * len(self.outputs), stream)
@@ -216,7 +216,7 @@ class CudaProgram:
         if self._recorder is not None:
             self._driver.synchronize()
             self._recorder.give(start, now(), self._timed(chosen, begun, marks))
-        self._hand_over(stream, list(given.values()))
+        self._hand_over(stream, [array for array in (*arrays, *out) if isinstance(array, LentArray)])
         return results
 
     def _results(self, out: Sequence[LentArray | None], stream: int | None) -> list[LentArray]:
@@ -274,6 +274,7 @@ class CudaProgram:
                     self._driver.fill(target + 4 * n, int(word), 1)
                 self._words[ref.index] = value
             return
+        self._driver.check()
         pinned = self._pinned_input(ref, spec)
         np.copyto(pinned, array)
         self._driver.upload(target, pinned)
@@ -460,6 +461,7 @@ class CudaProgram:
 
     def _upload(self, arrays: Sequence[np.ndarray]) -> None:
         """Queues the copies of the inputs from pinned memory, which stays as it is until the device is synchronized."""
+        self._driver.check()  # pinned memory would be gone with the device
         self._words.clear()
         for ref, spec, array in zip(self._given, self.inputs, arrays, strict=True):
             pinned = self._pinned_input(ref, spec)

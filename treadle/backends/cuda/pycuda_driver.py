@@ -85,7 +85,9 @@ class PycudaDriver(StreamWork):
         return address
 
     def free(self, address: int) -> None:
-        """See `Driver`."""
+        """See `Driver`. In a driver that was closed the memory is gone."""
+        if self._context is None:
+            return
         with self.current("freeing memory"):
             self._allocations.pop(address).free()
 

@@ -27,6 +27,7 @@ class Mark:
 class StreamWork(ABC):
     """A part of a `Device`, which has its stream and its context; all work is queued on that stream."""
 
+    number: int
     stream_handle: int
 
     def __init__(self) -> None:
@@ -110,6 +111,18 @@ class StreamWork(ABC):
         with self.current(doing):
             call(doing, "cuPointerGetAttribute", ctypes.byref(number), _DEVICE_ORDINAL, address(pointer))
         return number.value
+
+    def check(self) -> None:
+        """See `Driver`."""
+        where = f"cuda:{self.number}"
+        with self.current(where):
+            if status_of("cuStreamQuery", handle(self.stream_handle)) in (0, _NOT_READY):
+                return
+            try:
+                call(where, "cuStreamQuery", handle(self.stream_handle))
+            except TreadleError as error:
+                accepted = "close() the model: its next call opens the device anew"
+                raise TreadleError(error.message, where, accepted) from error
 
     def mark(self) -> Mark:
         """See `Driver`."""
