@@ -205,7 +205,7 @@ class Model:
         what is accepted. TreadleError, too, if the target's device is absent.
 
         out:    of a model on a GPU: for each output, in order, an array there that it is written to, and that the call
-                gives back; None for a new one
+                gives back, or None for a new one; with a stream, which its readers follow
         stream: of a model on a GPU: the handle of the stream (`torch.cuda.current_stream().cuda_stream`) behind whose
                 work the call is queued, and that waits for it. Without one, arrays wait as DLPack and
                 `__cuda_array_interface__` say
@@ -343,6 +343,9 @@ class Model:
         program = self._opened()
         self.artifact.check_mapped()
         if isinstance(program, CudaProgram):
+            if out is not None and stream is None:
+                accepted = "stream=torch.cuda.current_stream().cuda_stream, behind whose work it is written"
+                raise TreadleError("out is given without a stream", "call", accepted)
             buffers = None if out is None else self._buffers(program, out, stream)
             return self._on_gpu(program, arrays, values, buffers, stream)
         if out is not None or stream is not None:

@@ -344,9 +344,9 @@ def arrays_that_do_not_fit_are_refused() -> None:
             y.read_only = True
             np.testing.assert_array_equal(run(model, y).numpy(), 2 * X + BIAS)
             with fails("output 'x': the buffer is read-only; accepted: one that its library lets others write"):
-                run(model, x, None, y)
+                run(model, x, library.stream, y)
             with fails("output 'x': the buffer overlaps an input or another output; accepted: memory of its own"):
-                run(model, x, None, x)
+                run(model, x, library.stream, x)
         host = ByInterface(library, X.shape, X.dtype, X.strides, 0)
         pointer, host.pointer = host.pointer, X.ctypes.data
         with fails("input 'x': 0x.* is no address of a GPU's memory .*; accepted: an array on cuda:0"):
