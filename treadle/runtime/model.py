@@ -218,7 +218,7 @@ class Model:
         buffers = None if "out" in self._names else out
         return tuple(self._run(self._ordered(arrays, named), buffers, None if "stream" in self._names else stream))
 
-    def run_async(self, *arrays: Input, **named: Input) -> Future[tuple[Array, ...]]:
+    def run_async(self, *arrays: Input, **named: Input) -> Future[tuple[Any, ...]]:
         """A call that runs in another thread: what it gives, or raises, is the future's.
 
         Inputs are checked now, with the errors of a call, and read later: do not change them until the future is done.
@@ -478,7 +478,7 @@ class _Worker:
         self._thread = list[int]()
         self._forks = forks()
 
-    def submit(self, call: Callable[[], tuple[Array, ...]]) -> Future[tuple[Array, ...]]:
+    def submit(self, call: Callable[[], tuple[Any, ...]]) -> Future[tuple[Any, ...]]:
         """Makes the call after those that were submitted before."""
         return self._lock.call(lambda: self._opened().submit(call))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.backends.cuda.fake_libcuda import device_cases, model_cases, runner_cases
+from tests.backends.cuda.fake_libcuda import device_cases, model_cases, runner_cases, torch_cases
 from tests.backends.cuda.fake_libcuda.setting import (
     CAPACITY,
     CONSTANT,
@@ -339,6 +339,7 @@ CASES: dict[str, Callable[[], None]] = {
         a_driver_that_is_closed_is_refused,
         *device_cases.CASES,
         *model_cases.CASES,
+        *torch_cases.CASES,
         no_device,
     )
 }

@@ -70,7 +70,7 @@ class Framework:
         assert stream.value is not None
         return stream.value
 
-    def tensor(self, values: NDArray[Any], kind: type[Tensor] | None = None, offset: int = 0) -> Tensor:
+    def tensor(self, values: NDArray[Any], kind: type[Tensor] | None = None, offset: int = 0) -> Any:
         """A tensor with these elements, written on the stream, `offset` bytes into its memory."""
         made = (kind or ByInterface)(self, values.shape, values.dtype, values.strides, offset)
         made.write(values)
