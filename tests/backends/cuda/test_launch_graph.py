@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from treadle.backends.cuda import driver_library
+from treadle.backends.cuda import stream_work
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.stream_work import CapturedGraph, StreamWork
 from treadle.errors import TreadleError
@@ -55,7 +55,7 @@ def test_the_reason_of_a_failed_capture_is_told(
     status: int, graph: int | None, destroyed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(status, graph)
-    monkeypatch.setattr(driver_library, "_library", lambda: library)
+    monkeypatch.setattr(stream_work, "_library", lambda: library)
     with pytest.raises(TreadleError, match="launching a kernel: too many threads"):
         CapturedGraph(Refusing(), [BoundLaunch(object(), (1, 1, 1), (1, 1, 1), ())])
     assert library.destroyed == destroyed

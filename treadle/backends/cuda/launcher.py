@@ -13,6 +13,7 @@ from treadle.errors import TreadleError
 MOST_GRAPHS = 8
 """Sets of launches whose graphs are kept, those of the last calls: a dispatch has one for each of its leaves."""
 
+_UNKNOWN = -1
 Addresses = Mapping[BufferRef, int]
 """Where the buffers lie that may be a caller's."""
 
@@ -89,6 +90,7 @@ class Launcher:
         changed = {ref for ref, place in addresses.items() if graph.addresses[ref] != place}
         if not changed:
             return
+        graph.addresses.update(dict.fromkeys(changed, _UNKNOWN))  # an update may fail between two launches
         for position, number in enumerate(chosen):
             if changed.isdisjoint(self._buffers[number]):
                 continue

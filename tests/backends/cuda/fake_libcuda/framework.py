@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -15,24 +16,28 @@ from numpy.typing import NDArray
 
 CUDA, CPU = 2, 1
 POISON = 0x7F
-_CUDA = ctypes.CDLL("libcuda.so.1")
 NON_BLOCKING = 1
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def check(function: str, *arguments: object) -> None:
     """Calls a function of the driver that must not fail."""
-    status = getattr(_CUDA, function)(*arguments)
+    status = getattr(_library(), function)(*arguments)
     assert status == 0, f"{function}: {status}"
 
 
 def calls(*functions: str) -> list[int]:
     """How often each was called since `forget_calls`; HtoD, DtoH and DtoD stand for copies of these kinds."""
-    return [_CUDA.treadle_fake_calls(name.encode()) for name in functions]
+    return [_library().treadle_fake_calls(name.encode()) for name in functions]
 
 
 def forget_calls() -> None:
     """Counts anew."""
-    _CUDA.treadle_fake_forget_calls()
+    _library().treadle_fake_forget_calls()
 
 
 def waits() -> int:
@@ -115,7 +120,7 @@ class Framework:
         self.is_open = False
         with self.current():
             for address in self.memory:
-                _CUDA.cuMemFree_v2(ctypes.c_uint64(address))  # gone already, if the device is
+                _library().cuMemFree_v2(ctypes.c_uint64(address))  # gone already, if the device is
         check("cuDevicePrimaryCtxRelease_v2", self.number)
 
 
