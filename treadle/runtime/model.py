@@ -75,7 +75,7 @@ class Model:
     by DLPack in turn, where it has their type.
 
     A model on a GPU also takes arrays there (PyTorch's, CuPy's, any with `__dlpack__` or `__cuda_array_interface__`),
-    which stay there, and then gives `DeviceArray`s, without waiting for the GPU: see `docs/runtime.md`.
+    which stay there, and then gives `DeviceArray`s, without waiting for the GPU: see `docs/gpus.md`.
 
     A model with states (`treadle.compile(..., states=...)`) keeps them from call to call: `lengths` says how much they
     hold, `reset` and `rewind` forget. Two conversations take two models, which share their weights if they were loaded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,14 +19,14 @@ INVALIDATED, GRAPH = 901, 7
 class Refusing(StreamWork):
     """A device that takes no launch."""
 
-    stream_handle = 1
+    stream_handle = recording_handle = 1
 
     def current(self, doing: str) -> AbstractContextManager[None]:
         """See `Device`."""
         return nullcontext()
 
-    def launch(self, launches: Sequence[BoundLaunch]) -> None:
-        """See `Driver`."""
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
         raise TreadleError("too many threads", "launching a kernel")
 
 

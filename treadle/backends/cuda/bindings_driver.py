@@ -59,6 +59,7 @@ def _words(status: Any) -> str:
     return text.decode() if asked.value == 0 and text else str(status.name)
 
 
+_LAUNCHING = "launching a kernel"
 _NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
 
@@ -91,8 +92,8 @@ class BindingsDriver(StreamWork):
         self._modules: list[Any] = []
         doing = "creating a stream"
         with self.current(doing):
-            self._stream = call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING)
-        self.number, self.stream_handle = device, int(self._stream)
+            self._stream, self._recording = (call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING) for _ in range(2))
+        self.number, self.stream_handle, self.recording_handle = device, int(self._stream), int(self._recording)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -166,16 +167,23 @@ class BindingsDriver(StreamWork):
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
-        doing = "launching a kernel"
-        with self.current(doing):
+        with self.current(_LAUNCHING):
             for each in launches:
-                function: Any = each.function
-                # The driver copies the values before the call returns.
-                function.arguments.values[:] = each.arguments
-                call(
-                    doing, self._cuda.cuLaunchKernel, function.function, *each.grid, *each.block,
-                    each.dynamic_shared, self._stream, 0, function.arguments.extra,
-                )  # fmt: skip
+                self._launch(each, self._stream)
+
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
+        with self.current(_LAUNCHING):
+            self._launch(launch, self._recording)
+
+    def _launch(self, launch: BoundLaunch, stream: Any) -> None:
+        function: Any = launch.function
+        # The driver copies the values before the call returns.
+        function.arguments.values[:] = launch.arguments
+        call(
+            _LAUNCHING, self._cuda.cuLaunchKernel, function.function, *launch.grid, *launch.block,
+            launch.dynamic_shared, stream, 0, function.arguments.extra,
+        )  # fmt: skip
 
     def record(self) -> object:
         """See `Driver`."""
@@ -210,6 +218,7 @@ class BindingsDriver(StreamWork):
         for module in self._modules:
             self._cuda.cuModuleUnload(module)
         self._cuda.cuStreamDestroy(self._stream)
+        self._cuda.cuStreamDestroy(self._recording)
         self._cuda.cuCtxPopCurrent()
         self._allocations.clear()
         self._modules.clear()

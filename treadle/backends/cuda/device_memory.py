@@ -123,8 +123,8 @@ class Staging:
     def array(self, key: Hashable, spec: TensorSpec) -> np.ndarray:
         """The array for a tensor, the same at each call; TreadleError if there is no such memory."""
         if key not in self._pinned:
-            self._pinned[key] = self._driver.allocate_host(spec.num_bytes)
-        return self._pinned[key].view(spec.dtype).reshape(spec.shape)
+            self._pinned[key] = self._driver.allocate_host(max(1, spec.num_bytes))
+        return self._pinned[key][: spec.num_bytes].view(spec.dtype).reshape(spec.shape)
 
     def close(self) -> None:
         """Gives the memory back, which no queued copy uses any more."""

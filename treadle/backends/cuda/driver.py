@@ -91,7 +91,7 @@ class Driver(Protocol):
         ...
 
     def allocate_host(self, num_bytes: int) -> np.ndarray:
-        """Pinned memory of the host as bytes: copies from and to it are queued without waiting."""
+        """Pinned memory of the host as bytes, at least one: copies from and to it are queued without waiting."""
         ...
 
     def free_host(self, array: np.ndarray) -> None:

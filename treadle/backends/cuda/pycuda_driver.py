@@ -17,6 +17,8 @@ from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.stream_work import StreamWork
 from treadle.errors import TreadleError
 
+_LAUNCHING = "launching a kernel"
+
 
 @dataclass(frozen=True)
 class _Function:
@@ -47,7 +49,9 @@ class PycudaDriver(StreamWork):
         self._allocations: dict[int, Any] = {}
         with self.current("creating a stream"):
             self._stream: Any = self._cuda.Stream()
+            self._recording: Any = self._cuda.Stream()
         self.number, self.stream_handle = device, int(self._stream.handle)
+        self.recording_handle = int(self._recording.handle)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -117,12 +121,20 @@ class PycudaDriver(StreamWork):
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
-        with self.current("launching a kernel"):
+        with self.current(_LAUNCHING):
             for each in launches:
-                prepared: Any = each.function
-                prepared.function.prepared_async_call(
-                    each.grid, each.block, self._stream, *each.arguments, shared_size=each.dynamic_shared
-                )
+                self._launch(each, self._stream)
+
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
+        with self.current(_LAUNCHING):
+            self._launch(launch, self._recording)
+
+    def _launch(self, launch: BoundLaunch, stream: Any) -> None:
+        prepared: Any = launch.function
+        prepared.function.prepared_async_call(
+            launch.grid, launch.block, stream, *launch.arguments, shared_size=launch.dynamic_shared
+        )
 
     def record(self) -> object:
         """See `Driver`."""
@@ -151,7 +163,7 @@ class PycudaDriver(StreamWork):
             for allocation in self._allocations.values():
                 allocation.free()
             self._allocations.clear()
-            self._stream = None
+            self._stream = self._recording = None
         self._context.detach()
         self._context = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -80,13 +81,18 @@ class Mark:
 
 
 class StreamWork(ABC):
-    """A part of a `Device`, which has its stream and its context; all work is queued on that stream."""
+    """A part of a `Device`, which has its stream and its context; all work is queued on that stream.
+
+    Graphs are captured on another one: what other threads queue meanwhile is no part of them.
+    """
 
     number: int
     stream_handle: int
+    recording_handle: int
 
     def __init__(self) -> None:
         self.unused_events: list[int] = []
+        self.recording = threading.Lock()
         self._pinned: set[int] = set()
 
     @abstractmethod
@@ -94,18 +100,17 @@ class StreamWork(ABC):
         """See `Device`."""
 
     @abstractmethod
-    def launch(self, launches: Sequence[BoundLaunch]) -> None:
-        """See `Driver`."""
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """Queues a launch on the stream on which graphs are captured."""
 
     def allocate_host(self, num_bytes: int) -> np.ndarray:
         """See `Driver`."""
         doing, found = f"allocating {num_bytes} bytes of pinned memory", ctypes.c_void_p()
         with self.current(doing):
-            call(doing, "cuMemHostAlloc", ctypes.byref(found), size(max(1, num_bytes)), 0)
+            call(doing, "cuMemHostAlloc", ctypes.byref(found), size(num_bytes), 0)
         assert found.value is not None
         self._pinned.add(found.value)
-        memory = (ctypes.c_uint8 * max(1, num_bytes)).from_address(found.value)
-        return np.ctypeslib.as_array(memory)[:num_bytes]
+        return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(found.value))
 
     def free_host(self, array: np.ndarray) -> None:
         """See `Driver`."""
@@ -283,25 +288,25 @@ class _Node:
 
 
 class CapturedGraph:
-    """A `LaunchGraph` of launches: captured once on the device's stream, launched as one."""
+    """A `LaunchGraph` of launches: captured once, launched as one on the device's stream."""
 
     def __init__(self, work: StreamWork, launches: Sequence[BoundLaunch]) -> None:
         """Raises `TreadleError` where the driver refuses."""
-        self._work, self._stream = work, handle(work.stream_handle)
+        self._work, self._stream, self._recording = work, handle(work.stream_handle), handle(work.recording_handle)
         self._nodes: list[_Node] = []
         self._graph, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
-        with work.current(_CAPTURING):
-            call(_CAPTURING, "cuStreamBeginCapture_v2", self._stream, _THREAD_LOCAL)
+        with work.current(_CAPTURING), work.recording:
+            call(_CAPTURING, "cuStreamBeginCapture_v2", self._recording, _THREAD_LOCAL)
             try:
                 for each in launches:
-                    work.launch([each])
+                    work.record_launch(each)
                     self._nodes.append(_Node(self._last_node(), len(each.arguments)))
             except BaseException:
                 # What the driver says of a capture that failed would hide why it did.
-                status_of("cuStreamEndCapture", self._stream, ctypes.byref(self._graph))
+                status_of("cuStreamEndCapture", self._recording, ctypes.byref(self._graph))
                 self._destroy()
                 raise
-            call(_CAPTURING, "cuStreamEndCapture", self._stream, ctypes.byref(self._graph))
+            call(_CAPTURING, "cuStreamEndCapture", self._recording, ctypes.byref(self._graph))
             try:
                 arguments = ctypes.byref(self._instance), self._graph, ctypes.c_uint64(0)
                 call(_CAPTURING, "cuGraphInstantiateWithFlags", *arguments)
@@ -313,7 +318,7 @@ class CapturedGraph:
         """The launch that was captured last: the only one on which another would depend."""
         status, count, nodes = ctypes.c_int(), ctypes.c_size_t(), ctypes.POINTER(ctypes.c_void_p)()
         outputs = ctypes.byref(status), None, None, ctypes.byref(nodes), ctypes.byref(count)
-        call(_CAPTURING, "cuStreamGetCaptureInfo_v2", self._stream, *outputs)
+        call(_CAPTURING, "cuStreamGetCaptureInfo_v2", self._recording, *outputs)
         if count.value != 1 or nodes[0] is None:
             raise TreadleError(f"a launch became {count.value} nodes of the graph", _CAPTURING, "one")
         return nodes[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ from tests.backends.cuda.fake_libcuda.setting import (
     program,
 )
 from treadle.backends.cuda.device_array import DeviceArray
-from treadle.backends.cuda.driver import Device
+from treadle.backends.cuda.driver import BoundLaunch, Device
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.stream_work import CapturedGraph
 from treadle.errors import TreadleError
@@ -377,6 +378,32 @@ def streams_that_cannot_be_used_are_refused() -> None:
         np.testing.assert_array_equal(library.read(run(model, x, library.stream)), 2 * X + BIAS)
 
 
+def threads_use_arrays_while_a_graph_is_captured() -> None:
+    """What they queue is no part of it."""
+    with (
+        framework() as library,
+        opened() as driver,
+        two_kernels(driver) as model,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        launched, found = cast("Any", type(driver)).record_launch, list[Any]()
+        y = run(model, library.tensor(X), library.stream)
+
+        def record(self: Any, each: BoundLaunch) -> None:
+            launched(self, each)
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(y.numpy).result())
+                pool.submit(consumed, y, library.stream).result()
+
+        patch.setattr(type(driver), "record_launch", record)
+        with two_kernels(driver) as other:
+            for n in range(2):
+                np.testing.assert_array_equal(other.run([n * X])[0], 2 * n * X + BIAS)
+        assert len(found) == 2
+        for each in found:
+            np.testing.assert_array_equal(each, 2 * X + BIAS)
+
+
 def a_capture_forbids_allocations_and_waits() -> None:
     """The fake driver's own rules: what a GPU's driver refuses ends the capture."""
 
@@ -429,6 +456,7 @@ CASES = (
     out_of_memory_within_a_call,
     arrays_that_do_not_fit_are_refused,
     streams_that_cannot_be_used_are_refused,
+    threads_use_arrays_while_a_graph_is_captured,
     a_capture_forbids_allocations_and_waits,
     a_device_that_is_gone,
 )

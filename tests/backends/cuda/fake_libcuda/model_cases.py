@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from onnx.numpy_helper import from_array
 
 import treadle
+from benchmarks import device_calls
 from tests.backends.cuda.fake_libcuda.as_python import emulated
 from tests.backends.cuda.fake_libcuda.device_cases import LENT, framework
 from tests.backends.cuda.fake_libcuda.framework import calls, forget_calls, waits
@@ -273,6 +276,22 @@ def an_input_may_be_called_as_a_keyword_is() -> None:
         np.testing.assert_array_equal(library.read(buffer), a - b)
 
 
+def the_benchmark_of_calls_is_rehearsed() -> None:
+    """Its arrays are the driver's own, since PyTorch has no GPU here; results differ in nothing."""
+    with compiling() as folder, pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr("importlib.util.find_spec", _without_torch(importlib.util.find_spec))
+        with treadle.compile(two_products(), "cuda", device=1) as model:
+            model.save(folder / "m")
+        assert device_calls.main([str(folder / "m"), "--device", "1", "--calls", "3", "--rounds", "2"]) == 0
+    _, row = printed.getvalue().splitlines()
+    *times, difference = map(float, row.split()[1:])
+    assert len(times) == 4 and all(each > 0 for each in times) and difference == 0
+
+
+def _without_torch(find: Any) -> Any:
+    return lambda name, *rest: None if name == "torch" else find(name, *rest)
+
+
 CASES = (
     a_model_gives_what_it_is_given,
     a_model_runs_where_it_is_told_to,
@@ -282,4 +301,5 @@ CASES = (
     states_stay_on_the_device,
     buffers_for_outputs_that_do_not_fit,
     an_input_may_be_called_as_a_keyword_is,
+    the_benchmark_of_calls_is_rehearsed,
 )
