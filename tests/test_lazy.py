@@ -152,7 +152,9 @@ def test_the_public_names_are_there() -> None:
         name: name for name in treadle.__all__ if name != "__version__"
     }
     assert set(treadle.__all__) <= set(dir(treadle))
-    accepted = "CompiledModel, Conversation, Dim, Sampling, Target, ThreadPool, compile, generate, load, tune"
+    accepted = (
+        "CompiledModel, Conversation, DeviceArray, Dim, Sampling, Target, ThreadPool, compile, generate, load, tune"
+    )
     with pytest.raises(AttributeError, match=f"no name 'comple'; accepted: {accepted}"):
         _ = treadle.comple  # pyright: ignore[reportAttributeAccessIssue]
 

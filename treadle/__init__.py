@@ -15,6 +15,7 @@ from treadle.support.version import __version__
 if TYPE_CHECKING:
     from treadle.api import compile
     from treadle.backends.c.executor import ThreadPool
+    from treadle.backends.cuda.device_array import DeviceArray
     from treadle.generation import Conversation, Sampling, generate
     from treadle.model import CompiledModel, load
     from treadle.shapes.dim import Dim
@@ -25,6 +26,7 @@ else:  # `treadle --version` waits for none of them
         {
             "CompiledModel": "treadle.model",
             "Conversation": "treadle.generation",
+            "DeviceArray": "treadle.backends.cuda.device_array",
             "Dim": "treadle.shapes.dim",
             "Sampling": "treadle.generation",
             "Target": "treadle.target",
@@ -37,8 +39,8 @@ else:  # `treadle --version` waits for none of them
     )
 
 __all__ = [
-    "CompiledModel", "Conversation", "Dim", "Sampling", "Target", "ThreadPool", "TreadleError", "__version__",
-    "compile", "generate", "load", "tune",
+    "CompiledModel", "Conversation", "DeviceArray", "Dim", "Sampling", "Target", "ThreadPool", "TreadleError",
+    "__version__", "compile", "generate", "load", "tune",
 ]  # fmt: skip
 
 

@@ -31,8 +31,10 @@ from treadle.support.progress import Progress, no_progress
 from treadle.target import Target
 from treadle.target.host import hardware_of, host_target
 from treadle.target.options import (
+    DEVICES,
     CompileOptions,
     Device,
+    gpu_number,
     parse_construction,
     parse_convolution,
     parse_precision,
@@ -123,7 +125,8 @@ def compile(
     after:     of a module: the stage that left it, such as "schedule", whose decisions may have been edited
     threads:   cpu: threads of a call, or a `ThreadPool` that several models share; default: the variable
                TREADLE_NUM_THREADS
-    device:    "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC; default: the target's own hardware
+    device:    which GPU runs the model, as a number, "cuda:1" or a torch.device (default: the first); the target "cuda"
+               then means that one. "emulator" runs a GPU target's kernels on the CPU, and needs no NVRTC
     checks:    emulator: what is checked of every memory access and barrier, see `treadle.backends.cuda.emulator`
     counters:  emulator: whether to count what each line of the kernels does
     limit:     emulator: seconds that a kernel may take (default: 60, and 600 with checks or counters)
@@ -150,7 +153,7 @@ def compile(
     converted = _converted(model, example_inputs, dynamic_shapes, states)
     pairs = states if converted is model else None  # a model of PyTorch has them now
     source = _Source.of(converted, normalized(shapes), after, normalized_constants(constants), pairs)
-    cubins = chosen.is_cuda and nvrtc_is_installed("" if device is not None else _TEXT_ALONE)
+    cubins = chosen.is_cuda and nvrtc_is_installed("" if device in DEVICES else _TEXT_ALONE)
     toolchain = _toolchain(chosen, environment, cubins)
     decided = f"{fingerprint} {after} {construction}"
     key = artifact_key(
@@ -181,7 +184,8 @@ def _converted(
 
 
 def resolve_target(target: str | Target, device: Device | None = None) -> Target:
-    """The target of a name; "cpu" is this machine's processor, "cuda" its GPU, or the one that the emulator models.
+    """The target of a name; "cpu" is this machine's processor, "cuda" its GPU (the first, or `device`), or the one that
+    the emulator models.
 
     TreadleError for an unknown name, if there is no GPU, or if its driver is too old for NVRTC's code.
     """
@@ -192,9 +196,9 @@ def resolve_target(target: str | Target, device: Device | None = None) -> Target
         return host_target()
     if target != "cuda":
         return Target.parse(target)
-    if device == "emulator":
+    if device in DEVICES:
         return Target.parse(EMULATED)
-    driver = open_driver()
+    driver = open_driver(0 if device is None else gpu_number(device))
     try:
         check_toolkit(driver, nvrtc_version())
         return Target.for_capability(*driver.capability)

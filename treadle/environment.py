@@ -11,6 +11,7 @@ test or a notebook may change a variable between two compilations; what it retur
 | TREADLE_CFLAGS      | c_flags       | more flags for the C compiler, after Treadle's own                   |
 | TREADLE_NUM_THREADS | num_threads   | CPU threads a program uses (default: the cores this process may use) |
 | TREADLE_CUDA_DRIVER | cuda_driver   | `bindings` or `pycuda` (default: cuda-bindings where installed)      |
+| TREADLE_CUDA_GRAPH  | cuda_graph    | `off`: kernels are launched one by one, not as a graph (default: `on`) |
 | TREADLE_TRACE_DIR   | trace_dir     | where the IR after each stage is written (default: nowhere)          |
 | TREADLE_PLUGINS     | plugins       | `off`: installed plug-ins are not loaded (default: `on`)             |
 | XDG_CACHE_HOME      | cache_dir     | the user's cache folder (default: ~/.cache, or ~/Library/Caches on macOS) |
@@ -57,6 +58,8 @@ class Environment:
     """Bytes. The least recently used entries are evicted first."""
     cuda_driver: str | None = None
     """The binding to the GPU's driver; None for the one that is installed."""
+    cuda_graph: bool = True
+    """Whether a call on a GPU launches its kernels as one graph."""
     plugins: bool = True
     """Whether installed plug-ins are loaded."""
 
@@ -73,6 +76,7 @@ def load_environment(variables: Mapping[str, str] | None = None) -> Environment:
         trace_dir=None if trace_dir is None else _expanded(trace_dir, "TREADLE_TRACE_DIR"),
         cache_limit=_bytes(env, "TREADLE_CACHE_LIMIT", DEFAULT_CACHE_LIMIT),
         cuda_driver=_one_of(env, "TREADLE_CUDA_DRIVER", ("bindings", "pycuda")),
+        cuda_graph=_one_of(env, "TREADLE_CUDA_GRAPH", ("on", "off")) != "off",
         plugins=_one_of(env, "TREADLE_PLUGINS", ("on", "off")) != "off",
     )
 

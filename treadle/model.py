@@ -14,7 +14,7 @@ from treadle.backends.timeline import EVENTS, LaunchNames, Timeline
 from treadle.errors import TreadleError
 from treadle.runtime.model import Model, Program, TracedProgram
 from treadle.support.lazy import lazy_module
-from treadle.target.options import DEVICES, Device
+from treadle.target.options import DEVICES, Device, gpu_number
 
 if TYPE_CHECKING:
     from treadle.backends import launch_names
@@ -47,7 +47,7 @@ class CompiledModel(Model):
         `emulation`, and `reports` has the results of these."""
         self.emulation = Emulation() if emulation is None else emulation
         check_device(device, self.emulation, artifact.manifest.target, artifact.manifest.kind)
-        super().__init__(artifact, threads, rebuild=rebuild)
+        super().__init__(artifact, threads, device=None if device in DEVICES else device, rebuild=rebuild)
         self.device = device
 
     @property
@@ -104,7 +104,10 @@ def check_device(device: Device | None, emulation: Emulation, target: str, kind:
     if device is None:
         return
     if device not in DEVICES:
-        raise TreadleError(f"unknown device '{device}'", "device", DEVICES)
+        gpu_number(device)
+        if emulation.asked:
+            raise TreadleError(f"{emulation.asked} without the emulator", "device", DEVICES)
     if kind != "cuda":
         accepted = "a target whose kernels are CUDA, such as sm_80"
-        raise TreadleError(f"the emulator does not run what is compiled for {target}", "device", accepted)
+        runs = "the emulator" if device in DEVICES else "a GPU"
+        raise TreadleError(f"{runs} does not run what is compiled for {target}", "device", accepted)

@@ -19,7 +19,7 @@ _HOST = (1, 3, 11, 13)
 """Devices whose memory the CPU reads: its own, CUDA's and ROCm's pinned memory, and CUDA's managed memory."""
 _DEVICES = {2: "a CUDA device", 4: "an OpenCL device", 7: "a Vulkan device", 8: "a Metal device", 10: "a ROCm device"}
 _UNSIGNED = 1
-_TYPES: dict[tuple[int, int], str] = {
+TYPES: dict[tuple[int, int], str] = {
     (4, 16): "bfloat16",
     (10, 8): "float8_e4m3fn",
     (11, 8): "float8_e4m3fnuz",
@@ -93,14 +93,14 @@ def as_array(value: ArrayLike | HasDLPack, where: str) -> NDArray[Any]:
 
 
 def _of_other_type(value: HasDLPack) -> NDArray[Any] | None:
-    """An array of one of `_TYPES`; None if it is of another type, or is not lent at all."""
+    """An array of one of `TYPES`; None if it is of another type, or is not lent at all."""
     try:
         capsule = value.__dlpack__()
-        address = _pointer(capsule, b"dltensor")
+        address = capsule_pointer(capsule, b"dltensor")
     except (BufferError, RuntimeError, TypeError, ValueError):
         return None
     tensor = _Tensor.from_address(address)
-    name = _TYPES.get((tensor.code, tensor.bits))
+    name = TYPES.get((tensor.code, tensor.bits))
     if name is None or tensor.lanes != 1:
         return None
     tensor.code = _UNSIGNED  # the capsule is ours, and made anew for each call of __dlpack__
@@ -108,8 +108,8 @@ def _of_other_type(value: HasDLPack) -> NDArray[Any] | None:
     return np.from_dlpack(cast("Any", lent)).view(element_type(name))
 
 
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.argtypes, _pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.argtypes, capsule_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
 
 
-__all__ = ["HasDLPack", "as_array"]
+__all__ = ["TYPES", "HasDLPack", "as_array", "capsule_pointer"]

@@ -11,8 +11,9 @@ package and what it imports (docs/adr/0090).
 """
 
 from treadle.backends.c.executor import ThreadPool
+from treadle.backends.cuda.device_array import DeviceArray
 from treadle.errors import TreadleError
 from treadle.runtime.model import Model, load
 from treadle.support.version import __version__
 
-__all__ = ["Model", "ThreadPool", "TreadleError", "__version__", "load"]
+__all__ = ["DeviceArray", "Model", "ThreadPool", "TreadleError", "__version__", "load"]

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,12 +99,15 @@ class OutputExtents:
         self.parts = [_parts(text, bound, symbols) for text, bound in zip(tensor.extents, tensor.shape, strict=True)]
 
     def cropped(self, array: Array, values: Values) -> Array:
-        """The elements of the largest array that lie within the extents, C-contiguous.
+        """The elements of the largest array that lie within the extents, C-contiguous; what is on a device cuts itself.
 
         TreadleError for an extent that is larger than its bound.
         """
-        extents = [slice(extent) for dimension in self._extents(values) for extent in dimension]
-        cut = array.reshape([bound for dimension in self.parts for _, bound in dimension])[tuple(extents)]
+        extents = [extent for dimension in self._extents(values) for extent in dimension]
+        bounds = [bound for dimension in self.parts for _, bound in dimension]
+        if not _is_on_host(array):
+            return cast("Any", array).cropped(bounds, extents, self.shape_of(values))
+        cut = array.reshape(bounds)[tuple(map(slice, extents))]
         return np.ascontiguousarray(cut).reshape(self.shape_of(values))
 
     def shape_of(self, values: Values) -> tuple[int, ...]:
@@ -121,6 +124,10 @@ class OutputExtents:
                     message = f"extent {expression.text} is {extent}, beyond {bound}"
                     raise TreadleError(message, "the artifact's manifest")
         return found
+
+
+def _is_on_host(array: object) -> bool:
+    return isinstance(array, np.ndarray)
 
 
 def _parts(text: str, bound: int, symbols: Sequence[str]) -> list[tuple[ExtentExpression, int]]:
@@ -276,7 +283,7 @@ class DynamicCalls:
         return [*padded, *self._call(values).extents]
 
     def _largest(self, tensor: Tensor, array: Array) -> Array:
-        if tensor.dense or array.shape == tensor.shape:
+        if tensor.dense or array.shape == tensor.shape or not _is_on_host(array):  # a device pads itself
             return array
         if tensor.name not in self._padded:
             self._padded[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
@@ -287,6 +294,11 @@ class DynamicCalls:
     def shapes(self, values: Values) -> Sequence[tuple[int, ...]]:
         """Those of the arrays that the program writes: of a call where it does so densely, else the largest."""
         return self._call(values).shapes
+
+    def result_shapes(self, values: Values) -> Sequence[tuple[int, ...]]:
+        """Those of the outputs of a call, whose extents do not depend on data."""
+        pairs = zip(self._outputs, self.outputs, strict=True)
+        return [each.shape_of(values) if each else tensor.shape for each, tensor in pairs]
 
     def _call(self, values: Values) -> _Call:
         """What is computed from the extents of a call, which is often that of the call before."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from treadle.errors import TreadleError
 
@@ -19,10 +20,39 @@ CONVOLUTIONS: tuple[Convolution, ...] = get_args(Convolution)
 Construction = Literal["default", "walk", "walk-paper", "greedy", "exhaustive", "evolution", "evolution-annealed"]
 CONSTRUCTIONS: tuple[Construction, ...] = get_args(Construction)
 
-Device = Literal["emulator"]
+Emulated = Literal["emulator"]
 """What runs a model in place of the hardware that it was compiled for: its CUDA kernels on the CPU."""
 
-DEVICES: tuple[Device, ...] = get_args(Device)
+DEVICES: tuple[Emulated, ...] = get_args(Emulated)
+
+
+class DeviceOfTorch(Protocol):
+    """A `torch.device`."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int | None: ...
+
+
+Device = int | str | DeviceOfTorch
+"""What runs a model: a GPU by its number, as `"cuda:1"` or as a `torch.device`, or the emulator."""
+
+ALL_DEVICES = (*DEVICES, "the number of a GPU", "'cuda:1'", "a torch.device of one")
+
+
+def gpu_number(device: Device) -> int:
+    """Which GPU of the machine it is, from 0; "cuda" without a number is the first. TreadleError if it is none."""
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return device
+    kind, index = getattr(device, "type", None), getattr(device, "index", None)
+    if kind == "cuda":
+        return 0 if index is None else int(index)
+    found = re.fullmatch(r"cuda(?::(\d{1,4}))?", device, re.ASCII) if isinstance(device, str) else None
+    if found is None:
+        raise TreadleError(f"unknown device '{device}'", "device", ALL_DEVICES)
+    return int(found[1] or 0)
+
 
 EPSILON: dict[Precision, float] = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "tf32": 2.0**-10}
 """The distance from 1 to the next number of each precision."""

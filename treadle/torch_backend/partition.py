@@ -18,11 +18,11 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 from torch.nn import functional as F
 from xdsl.dialects.builtin import ModuleOp
 
-from treadle.api import compile as compile_model
 from treadle.errors import TreadleError
-from treadle.frontends.torch.call import DTYPES, array_of, find_converter, tensor_of
+from treadle.frontends.torch.call import DTYPES, find_converter
 from treadle.frontends.torch.importer import Constants, UnsupportedNodes, import_graph
 from treadle.frontends.torch.ranges import is_number
+from treadle.torch_backend.devices import Place, place_of
 from treadle.torch_backend.ranges import CurrentCall, Plan, number_of, restricted
 
 # Nodes whose results are views of their operands.
@@ -118,7 +118,8 @@ class Layout:
     def tensor(self, written: torch.Tensor) -> torch.Tensor:
         """The result, of the elements that were written in that order."""
         if self.order is None:
-            return torch.empty_strided(self.shape, self.strides, dtype=written.dtype).copy_(written)
+            empty = torch.empty_strided(self.shape, self.strides, dtype=written.dtype, device=written.device)
+            return empty.copy_(written)
         if written.shape == self.shape and written.stride() == self.strides:
             return written
         return written.as_strided(self.shape, self.strides)
@@ -152,7 +153,8 @@ class RangedLayout(Layout):
         """The result, of the elements that were written in that order."""
         if self.order is None:
             strides = [number_of(each, self.current.values) for each in self.strides]
-            return torch.empty_strided(written.shape, strides, dtype=written.dtype).copy_(written)
+            empty = torch.empty_strided(written.shape, strides, dtype=written.dtype, device=written.device)
+            return empty.copy_(written)
         return written.permute([self.order.index(d) for d in range(written.dim())])
 
 
@@ -206,19 +208,19 @@ class ImportedPart:
 class CompiledPart(torch.nn.Module):
     """A compiled part: what the submodule that it replaces computes."""
 
-    def __init__(self, part: ImportedPart):
+    def __init__(self, part: ImportedPart, place: Place):
         super().__init__()
-        self._part = part
-        self._model = compile_model(part.module)
+        self._part, self._place = part, place
+        self._model = place.compile(part.module)
 
     def forward(self, *inputs: Any) -> Any:
         """The results of the part. What PyTorch computes may have another type than its graph says (statistics)."""
         part = self._part
-        taken = [(n, inputs[n].to(dtype)) for n, dtype in part.taken]
+        taken = [inputs[n].to(dtype) for n, dtype in part.taken]
         carried = [np.broadcast_to(np.int8(0), part.current.values[name]) for name in part.carried]
-        arrays = self._model(*(array_of(x, f"input {n}") for n, x in taken), *carried)
-        results = [how.tensor(tensor_of(array)) for how, array in zip(self._part.results, arrays, strict=True)]
-        return results[0] if self._part.alone else tuple(results)
+        written = self._place.call(self._model, taken, carried)
+        results = [how.tensor(tensor) for how, tensor in zip(part.results, written, strict=True)]
+        return results[0] if part.alone else tuple(results)
 
 
 _log = logging.getLogger("treadle.torch_backend")
@@ -242,12 +244,15 @@ def partitioned(graph: fx.GraphModule, constants: Constants, plan: Plan | None =
     A warning names the operators that have none. Views that PyTorch or a caller sees are views in PyTorch: they have
     their strides, and alias what they are views of. Numbers that depend on symbols are computed in PyTorch.
 
+    Parts run on one device, that of `place_of`.
+
     plan: the calls that are served; None: static shapes. TreadleError if a node is refused for ranges of shapes only.
     """
+    place = place_of(graph.graph)
     known = {**constants, **_held(graph)}
     refused: set[str] = set()
     while True:
-        parts, imported, failed = _split(graph, known, refused, plan)
+        parts, imported, failed = _split(graph, known, refused, plan, place.device)
         if not failed:
             break
         if plan is not None:
@@ -257,9 +262,9 @@ def partitioned(graph: fx.GraphModule, constants: Constants, plan: Plan | None =
             raise UnsupportedNodes(failed)
         refused |= more
     for name, part in imported.items():
-        setattr(parts, name, CompiledPart(part))
+        setattr(parts, name, CompiledPart(part, place))
     parts.recompile()
-    converted = _Convertible(refused, set())
+    converted = _Convertible(refused, set(), place.device)
     calls = [node for node in graph.graph.nodes if node.op == "call_function" and not is_item(node)]
     calls = [node for node in calls if not is_number(node)]
     operators = sorted({str(node.target) for node in calls if not converted.takes(node)})
@@ -282,11 +287,12 @@ def _held(graph: fx.GraphModule) -> Constants:
 
 
 class _Convertible(OperatorSupportBase):
-    """The nodes that are compiled."""
+    """The nodes that are compiled for a device."""
 
-    def __init__(self, refused: set[str], left: set[fx.Node]):
+    def __init__(self, refused: set[str], left: set[fx.Node], device: torch.device):
         self._refused = refused
         self._left = left
+        self._device = device
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
         """For the partitioner: whether a node may be part of a compiled part."""
@@ -301,19 +307,19 @@ class _Convertible(OperatorSupportBase):
         if find_converter(node.target) is None:
             return False
         operands = [each for each in node.all_input_nodes if not isinstance(each.meta.get("val"), torch.SymInt)]
-        return all(_is_plain(each.meta.get("val")) for each in (node, *operands))
+        return all(_is_plain(each.meta.get("val"), self._device) for each in (node, *operands))
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, device: torch.device) -> bool:
     if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, cast("Sequence[object]", value)))
+        return all(_is_plain(each, device) for each in cast("Sequence[object]", value))
     if not isinstance(value, torch.Tensor):
         return value is None
-    return value.dtype in DTYPES and value.device.type == "cpu" and value.layout == torch.strided
+    return value.dtype in DTYPES and value.device == device and value.layout == torch.strided
 
 
 def _split(
-    graph: fx.GraphModule, constants: Constants, refused: set[str], plan: Plan | None
+    graph: fx.GraphModule, constants: Constants, refused: set[str], plan: Plan | None, device: torch.device
 ) -> tuple[fx.GraphModule, dict[str, ImportedPart], dict[str, TreadleError]]:
     """A copy of the graph in parts, what their submodules become, and what is refused of them."""
     nodes, values = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -321,9 +327,9 @@ def _split(
     for old, new in values.items():
         assert old.name == new.name
     copy = fx.GraphModule(graph, nodes)
-    left = _views_outside(copy.graph, _Convertible(refused, set()))
+    left = _views_outside(copy.graph, _Convertible(refused, set(), device))
     copy.graph.eliminate_dead_code()
-    convertible = _Convertible(refused, left)
+    convertible = _Convertible(refused, left, device)
     nodes = [node for node in copy.graph.nodes if node.op == "call_function" and node not in left]
     numbers = [node for node in nodes if is_number(node)]
     nodes = [node for node in nodes if not is_number(node)]

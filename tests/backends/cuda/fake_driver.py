@@ -1,6 +1,7 @@
 """A device in numpy: memory is one array, a kernel is a Python function, and every call is written down."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class FakeDriver:
 
     Uploads and downloads happen at `synchronize`, as late as a device may do them, and memory starts as NaN.
     """
+
+    number, stream_handle = 0, 1000
 
     def __init__(self, kernels: Mapping[str, Kernel], capacity: int = 1 << 16) -> None:
         self.kernels = kernels
@@ -53,6 +56,60 @@ class FakeDriver:
         assert array.flags.c_contiguous
         self.calls.append("download")
         self._queue.append(lambda: _raw(array).__setitem__(..., self._bytes(address, array.nbytes)))
+
+    def allocate_host(self, num_bytes: int) -> np.ndarray:
+        """See `Driver`."""
+        return np.full(num_bytes, 0xFF, np.uint8)
+
+    def free_host(self, array: np.ndarray) -> None:
+        """See `Driver`."""
+
+    def copy(self, target: int, source: int, num_bytes: int) -> None:
+        """See `Driver`."""
+        self.calls.append("copy")
+        self._queue.append(lambda: self._bytes(target, num_bytes).__setitem__(..., self._bytes(source, num_bytes)))
+
+    def copy_rows(self, target: int, source: int, pitches: tuple[int, int], width: int, rows: int) -> None:
+        """See `Driver`."""
+        for row in range(rows):
+            self.copy(target + row * pitches[0], source + row * pitches[1], width)
+
+    def fill(self, target: int, word: int, count: int) -> None:
+        """See `Driver`."""
+        self.calls.append("fill")
+        self._queue.append(lambda: self._bytes(target, 4 * count).view(np.uint32).__setitem__(..., np.uint32(word)))
+
+    def order(self, first: int, then: int) -> None:
+        """See `Driver`. All streams are one."""
+        if first != then:
+            self.calls.append(f"order {first} {then}")
+
+    def is_capturing(self, stream: int) -> bool:
+        """See `Driver`."""
+        return False
+
+    def device_of(self, pointer: int) -> int:
+        """See `Driver`."""
+        return 0
+
+    def check(self) -> None:
+        """See `Driver`."""
+
+    def mark(self) -> object:
+        """See `Driver`."""
+        done: list[bool] = []
+        self._queue.append(lambda: done.append(True))
+        return done
+
+    def is_reached(self, mark: list[bool]) -> bool:
+        """See `Driver`."""
+        return bool(mark)
+
+    def wait_for(self, mark: list[bool]) -> None:
+        """See `Driver`."""
+        self.calls.append("wait")
+        while not mark:
+            self._queue.pop(0)()
 
     def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
         """See `Driver`."""
@@ -102,12 +159,16 @@ class FakeGraph:
     """Launches that are kept, and queued whenever the graph is launched."""
 
     def __init__(self, driver: FakeDriver, launches: Sequence[BoundLaunch]) -> None:
-        self._driver, self._launches = driver, tuple(launches)
+        self._driver, self._launches = driver, list(launches)
 
     def launch(self, times: int = 1) -> None:
         """See `LaunchGraph`."""
         for _ in range(times):
             self._driver.launch(self._launches)
+
+    def update(self, position: int, arguments: Sequence[int]) -> None:
+        """See `LaunchGraph`."""
+        self._launches[position] = replace(self._launches[position], arguments=tuple(arguments))
 
     def close(self) -> None:
         """See `LaunchGraph`."""

@@ -54,6 +54,7 @@ class ClosingDriver(FakeDriver):
     """Counts how often it is closed."""
 
     closed = 0
+    capability, device_name = (8, 6), "a device for cubins of sm_80"
 
     def close(self) -> None:
         """See `Driver`."""
@@ -187,6 +188,13 @@ def test_an_input_that_is_not_contiguous_is_copied() -> None:
     np.testing.assert_array_equal(y, 2 * x + BIAS.reshape(2, 3))
 
 
+def test_tensors_without_elements() -> None:
+    empty = TensorSpec("x", (0, 3), F32)
+    with CudaProgram(make_driver(), (), [empty], [empty]) as program:
+        for _ in range(2):
+            assert program.run([np.zeros((0, 3), np.float32)])[0].shape == (0, 3)
+
+
 def test_constants_are_uploaded_and_kernels_loaded_once() -> None:
     driver = make_driver()
     launches = (
@@ -247,7 +255,7 @@ def test_a_program_closes_the_driver_that_it_owns(owned: bool) -> None:
 def test_an_artifact_opens_and_closes_a_driver_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     drivers: list[ClosingDriver] = []
 
-    def opened() -> ClosingDriver:
+    def opened(device: int) -> ClosingDriver:
         drivers.append(ClosingDriver({}, capacity=1024 if drivers else 1 << 16))
         return drivers[-1]
 

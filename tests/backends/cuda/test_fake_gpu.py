@@ -34,7 +34,7 @@ def run(fake_driver_folder: Path) -> Run:
         settings = {
             "LD_LIBRARY_PATH": str(fake_driver_folder),
             "TREADLE_CUDA_DRIVER": binding,
-            "TREADLE_FAKE_GPU_DEVICES": "0" if "no_device" in names else "1",
+            "TREADLE_FAKE_GPU_DEVICES": "0" if "no_device" in names else "2",
             "TREADLE_FAKE_GPU_MEMORY": str(CAPACITY),
             "TREADLE_FAKE_GPU_CAPABILITY": "80",
             "TREADLE_FAKE_GPU_LIMIT": "2" if "a_kernel_that_never_ends" in names else "60",

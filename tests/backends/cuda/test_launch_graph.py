@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any, cast
+import ctypes
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 
-from treadle.backends.cuda import bindings_driver
-from treadle.backends.cuda.bindings_driver import CapturedGraph
-from treadle.backends.cuda.driver import Device
+from treadle.backends.cuda import stream_work
+from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.stream_work import CapturedGraph, StreamWork
 from treadle.errors import TreadleError
 
-OK, INVALIDATED = SimpleNamespace(value=0, name="ok"), SimpleNamespace(value=901, name="capture invalidated")
+INVALIDATED, GRAPH = 901, 7
 
 
-@pytest.mark.parametrize(("end", "destroyed"), [((OK, 7), [7]), ((INVALIDATED, None), []), ((INVALIDATED, 0), [])])
-def test_the_reason_of_a_failed_capture_is_told(
-    end: tuple[object, object], destroyed: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone: list[object] = []
-    cuda: Any = SimpleNamespace(
-        CUstream=lambda handle: handle,
-        CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1),
-        cuStreamBeginCapture=lambda stream, mode: (OK,),
-        cuStreamEndCapture=lambda stream: end,
-        cuGraphDestroy=lambda graph: gone.append(graph) or (OK,),
-        cuGetErrorString=lambda status: (OK, status.name.encode()),
-    )
-    monkeypatch.setattr(bindings_driver, "load", lambda: cuda)
-    device = cast("Device", SimpleNamespace(stream_handle=1, current=lambda doing: nullcontext()))
+class Refusing(StreamWork):
+    """A device that takes no launch."""
 
-    def queue() -> None:
+    stream_handle = recording_handle = 1
+
+    def current(self, doing: str) -> AbstractContextManager[None]:
+        """See `Device`."""
+        return nullcontext()
+
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
         raise TreadleError("too many threads", "launching a kernel")
 
+
+class Library:
+    """A driver whose captures end so."""
+
+    def __init__(self, status: int, graph: int | None) -> None:
+        self.status, self.graph = status, graph
+        self.destroyed: list[int | None] = []
+
+    def cuStreamBeginCapture_v2(self, stream: object, mode: int) -> int:
+        return 0
+
+    def cuStreamEndCapture(self, stream: object, out: Any) -> int:
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_void_p))[0] = self.graph
+        return self.status
+
+    def cuGraphDestroy(self, graph: ctypes.c_void_p) -> int:
+        self.destroyed.append(graph.value)
+        return 0
+
+
+@pytest.mark.parametrize(("status", "graph", "destroyed"), [(0, GRAPH, [GRAPH]), (INVALIDATED, None, [])])
+def test_the_reason_of_a_failed_capture_is_told(
+    status: int, graph: int | None, destroyed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(status, graph)
+    monkeypatch.setattr(stream_work, "_library", lambda: library)
     with pytest.raises(TreadleError, match="launching a kernel: too many threads"):
-        CapturedGraph(device, queue)
-    assert gone == destroyed
+        CapturedGraph(Refusing(), [BoundLaunch(object(), (1, 1, 1), (1, 1, 1), ())])
+    assert library.destroyed == destroyed

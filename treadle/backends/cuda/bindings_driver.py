@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
 from collections.abc import Callable, Generator, Sequence
@@ -11,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from treadle.backends.cuda.driver import BoundLaunch, Device
+from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.stream_work import Arguments, StreamWork
 from treadle.errors import TreadleError
 
 # Calls of the NVIDIA driver through cuda-bindings: the one module that loads them.
@@ -59,10 +59,9 @@ def _words(status: Any) -> str:
     return text.decode() if asked.value == 0 and text else str(status.name)
 
 
+_LAUNCHING = "launching a kernel"
 _NON_BLOCKING = 1
 """CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
-_END, _BUFFER_POINTER, _BUFFER_SIZE = 0, 1, 2
-"""CU_LAUNCH_PARAM_*: of the two ways to pass parameters, the driver checks the size of this one."""
 
 
 class _Function:
@@ -70,21 +69,17 @@ class _Function:
 
     def __init__(self, function: Any, num_arguments: int) -> None:
         self.function = function
-        self.values = (ctypes.c_uint64 * num_arguments)()
-        self._size = ctypes.c_size_t(ctypes.sizeof(self.values))
-        self._extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER, ctypes.addressof(self.values), _BUFFER_SIZE, ctypes.addressof(self._size), _END
-        )
-        self.extra = ctypes.addressof(self._extra)
+        self.arguments = Arguments(num_arguments)
 
 
-class BindingsDriver:
+class BindingsDriver(StreamWork):
     """A `Device` on cuda-bindings. It shares the GPU's primary context, which is current only during a call.
 
     Raises `TreadleError` when cuda-bindings, the NVIDIA driver or the device is absent.
     """
 
     def __init__(self, device: int = 0) -> None:
+        super().__init__()
         self._cuda = load()
         self._context: Any = None
         call(PLACE, self._cuda.cuInit, 0)
@@ -97,7 +92,8 @@ class BindingsDriver:
         self._modules: list[Any] = []
         doing = "creating a stream"
         with self.current(doing):
-            self._stream = call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING)
+            self._stream, self._recording = (call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING) for _ in range(2))
+        self.number, self.stream_handle, self.recording_handle = device, int(self._stream), int(self._recording)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -115,11 +111,6 @@ class BindingsDriver:
         """See `Device`."""
         version = int(call(PLACE, self._cuda.cuDriverGetVersion))
         return version // 1000, version % 1000 // 10
-
-    @property
-    def stream_handle(self) -> int:
-        """See `Device`."""
-        return int(self._stream)
 
     def attribute(self, name: str) -> int:
         """See `Device`."""
@@ -141,7 +132,10 @@ class BindingsDriver:
         return address
 
     def free(self, address: int) -> None:
-        """See `Driver`. In a context that a kernel has broken the memory is gone, which is no further error."""
+        """See `Driver`. In a context that a kernel has broken the memory is gone, which is no further error, and so it
+        is in a driver that was closed."""
+        if self._context is None:
+            return
         self._allocations.remove(address)
         with self.current("freeing memory"):
             self._cuda.cuMemFree(address)
@@ -173,20 +167,23 @@ class BindingsDriver:
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
-        doing = "launching a kernel"
-        with self.current(doing):
+        with self.current(_LAUNCHING):
             for each in launches:
-                function: Any = each.function
-                # The driver copies the values before the call returns.
-                function.values[:] = each.arguments
-                call(
-                    doing, self._cuda.cuLaunchKernel, function.function, *each.grid, *each.block,
-                    each.dynamic_shared, self._stream, 0, function.extra,
-                )  # fmt: skip
+                self._launch(each, self._stream)
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> CapturedGraph:
-        """See `Driver`."""
-        return CapturedGraph(self, lambda: self.launch(launches))
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
+        with self.current(_LAUNCHING):
+            self._launch(launch, self._recording)
+
+    def _launch(self, launch: BoundLaunch, stream: Any) -> None:
+        function: Any = launch.function
+        # The driver copies the values before the call returns.
+        function.arguments.values[:] = launch.arguments
+        call(
+            _LAUNCHING, self._cuda.cuLaunchKernel, function.function, *launch.grid, *launch.block,
+            launch.dynamic_shared, stream, 0, function.arguments.extra,
+        )  # fmt: skip
 
     def record(self) -> object:
         """See `Driver`."""
@@ -215,11 +212,13 @@ class BindingsDriver:
             return
         context, self._context = self._context, None
         self._cuda.cuCtxPushCurrent(context)
+        self.give_back()
         for address in self._allocations:
             self._cuda.cuMemFree(address)
         for module in self._modules:
             self._cuda.cuModuleUnload(module)
         self._cuda.cuStreamDestroy(self._stream)
+        self._cuda.cuStreamDestroy(self._recording)
         self._cuda.cuCtxPopCurrent()
         self._allocations.clear()
         self._modules.clear()
@@ -253,56 +252,3 @@ class _Event:
 
     def __del__(self) -> None:
         self._driver.destroy(self.event)
-
-
-# Launches as one CUDA graph, captured by cuda-bindings on the stream of whichever driver queues them.
-
-
-class CapturedGraph:
-    """A `LaunchGraph` of what `queue` puts on the device's stream: captured once, launched as one."""
-
-    def __init__(self, device: Device, queue: Callable[[], None]) -> None:
-        """Raises `TreadleError` where the driver refuses, and where cuda-bindings are not installed."""
-        self._cuda = load()
-        self._device = device
-        self._stream = self._cuda.CUstream(device.stream_handle)
-        self._instance: object | None = None
-        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        with device.current(_CAPTURING):
-            call(_CAPTURING, self._cuda.cuStreamBeginCapture, self._stream, mode)
-            try:
-                queue()
-            except BaseException:
-                self._abandon()
-                raise
-            graph = call(_CAPTURING, self._cuda.cuStreamEndCapture, self._stream)
-            try:
-                self._instance = call(_CAPTURING, self._cuda.cuGraphInstantiate, graph, 0)
-            finally:
-                call(_CAPTURING, self._cuda.cuGraphDestroy, graph)
-
-    def _abandon(self) -> None:
-        """Ends a capture that failed; what the driver says of that would hide why it did."""
-        _, graph = self._cuda.cuStreamEndCapture(self._stream)
-        if graph is not None and int(graph):
-            self._cuda.cuGraphDestroy(graph)
-
-    def launch(self, times: int = 1) -> None:
-        """See `LaunchGraph`."""
-        doing = "launching a graph"
-        if self._instance is None:
-            raise TreadleError("the graph was closed", where=doing)
-        with self._device.current(doing):
-            for _ in range(times):
-                call(doing, self._cuda.cuGraphLaunch, self._instance, self._stream)
-
-    def close(self) -> None:
-        """See `LaunchGraph`."""
-        if self._instance is None:
-            return
-        with self._device.current("closing a graph"):
-            call("closing a graph", self._cuda.cuGraphExecDestroy, self._instance)
-        self._instance = None
-
-
-_CAPTURING = "capturing a graph"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,9 +33,17 @@ class LaunchGraph(Protocol):
         """Queues all launches, `times` times in a row."""
         ...
 
+    def update(self, position: int, arguments: Sequence[int]) -> None:
+        """Changes the arguments of one of the launches, by its number, for later launches of the graph."""
+        ...
+
     def close(self) -> None:
         """Gives the graph back; it cannot be launched afterwards."""
         ...
+
+
+LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
+"""The handles of CUDA's default streams, as DLPack and `__cuda_array_interface__` number them, too."""
 
 
 class Driver(Protocol):
@@ -43,6 +51,16 @@ class Driver(Protocol):
 
     Every method raises `TreadleError` when the device or its driver fails.
     """
+
+    @property
+    def number(self) -> int:
+        """Which GPU of the machine it is, from 0."""
+        ...
+
+    @property
+    def stream_handle(self) -> int:
+        """The `CUstream` on which all work is queued, for other bindings to the driver."""
+        ...
 
     def allocate(self, num_bytes: int) -> int:
         """The address of `num_bytes` of new device memory, aligned to 256 bytes."""
@@ -72,8 +90,57 @@ class Driver(Protocol):
         """The launches recorded as one CUDA graph; nothing runs until it is launched."""
         ...
 
+    def allocate_host(self, num_bytes: int) -> np.ndarray:
+        """Pinned memory of the host as bytes, at least one: copies from and to it are queued without waiting."""
+        ...
+
+    def free_host(self, array: np.ndarray) -> None:
+        """Gives back what `allocate_host` returned, which no queued copy uses any more."""
+        ...
+
+    def copy(self, target: int, source: int, num_bytes: int) -> None:
+        """Queues a copy on the device."""
+        ...
+
+    def copy_rows(self, target: int, source: int, pitches: tuple[int, int], width: int, rows: int) -> None:
+        """Queues a copy on the device of `rows` rows of `width` bytes, which begin `pitches` bytes after one another,
+        at the target and at the source."""
+        ...
+
+    def fill(self, target: int, word: int, count: int) -> None:
+        """Queues `count` writes of a word of 32 bits, one behind the other."""
+        ...
+
+    def order(self, first: int, then: int) -> None:
+        """What is queued later on the stream `then` waits for what is queued on `first` now; the host does not."""
+        ...
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a stream's work is being recorded as a graph."""
+        ...
+
+    def device_of(self, pointer: int) -> int:
+        """The number of the GPU on which an address lies."""
+        ...
+
+    def check(self) -> None:
+        """Raises `TreadleError` if the device is gone, with all memory that was allocated for it, the host's, too."""
+        ...
+
+    def mark(self) -> object:
+        """The end of what is queued now."""
+        ...
+
+    def is_reached(self, mark: Any) -> bool:
+        """Whether all is done that was queued before a mark."""
+        ...
+
+    def wait_for(self, mark: Any) -> None:
+        """Waits until all is done that was queued before a mark."""
+        ...
+
     def record(self) -> object:
-        """Queues an event."""
+        """Queues an event with a time."""
         ...
 
     def seconds_between(self, start: object, end: object) -> float:
@@ -105,11 +172,6 @@ class Device(Driver, Protocol):
     @property
     def cuda_version(self) -> tuple[int, int]:
         """The newest CUDA version (major, minor) whose cubins the installed driver loads."""
-        ...
-
-    @property
-    def stream_handle(self) -> int:
-        """The `CUstream` on which all work is queued, for other bindings to the driver."""
         ...
 
     def attribute(self, name: str) -> int:

@@ -11,7 +11,7 @@ from treadle.artifact.artifact import Artifact
 from treadle.artifact.manifest import KernelLaunch, Tensor
 from treadle.artifact.weights import read_weights
 from treadle.backends.cuda.compiler import HEADER_NAME, Unit, compile_cubins
-from treadle.backends.cuda.driver import Driver
+from treadle.backends.cuda.driver import Device, Driver
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.interface import BufferRef, TensorSpec, check_interface, kernel_interface
@@ -19,13 +19,16 @@ from treadle.errors import TreadleError
 from treadle.target import Target
 
 
-def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: bool = False) -> CudaProgram:
+def open_program(
+    artifact: Artifact, driver: Driver | None = None, *, device: int = 0, rebuild: bool = False
+) -> CudaProgram:
     """The artifact's program on a device, its constants uploaded, its kernels loaded.
 
-    Without a driver it opens the first GPU's, which then is the program's own.
+    Without a driver it opens that of the GPU number `device`, which then is the program's own.
 
     With `rebuild` the kernels are compiled anew from the artifact's CUDA text and its header. TreadleError if there is
-    no GPU, if a file is missing or changed, and if the manifest does not fit the kernels.
+    no such GPU, if it is of another architecture, if a file is missing or changed, and if the manifest does not fit the
+    kernels.
     """
     manifest = artifact.manifest
     names = sorted({launch.image for launch in manifest.launches})
@@ -40,14 +43,27 @@ def open_program(artifact: Artifact, driver: Driver | None = None, *, rebuild: b
     dispatches, states = manifest.dispatches, manifest.states
     if driver is not None:
         return CudaProgram(driver, launches, inputs, outputs, *memory, dispatches=dispatches, states=states)
-    own = open_driver()
+    own = open_driver(device)
     try:
+        _check_architecture(manifest.target, own)
         return CudaProgram(
             own, launches, inputs, outputs, *memory, owns_driver=True, dispatches=dispatches, states=states
         )
     except BaseException:
         own.close()
         raise
+
+
+def _check_architecture(name: str, device: Device) -> None:
+    """Raises `TreadleError` unless cubins for a target run on a device: code for one minor version runs on later ones
+    of its major version, and with an `a` behind its name on none but its own (CUDA Programming Guide, section 5.1)."""
+    target, (major, minor) = Target.parse(name), device.capability
+    least, own = target.capability, 10 * major + minor
+    fits = own == least if target.name.endswith("a") else own // 10 == least // 10 and own >= least
+    if not fits:
+        message = f"the artifact is compiled for {target.name}, the device has capability {major}.{minor}"
+        accepted = f"a model compiled for {Target.for_capability(major, minor).name}"
+        raise TreadleError(message, f"cuda:{device.number} ({device.device_name})", accepted)
 
 
 def text_of(image: str) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from treadle.backends.cuda.bindings_driver import CapturedGraph
 from treadle.backends.cuda.driver import BoundLaunch
+from treadle.backends.cuda.stream_work import StreamWork
 from treadle.errors import TreadleError
+
+_LAUNCHING = "launching a kernel"
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,14 @@ class _Function:
     function: Any
 
 
-class PycudaDriver:
+class PycudaDriver(StreamWork):
     """A `Device` on pycuda. It shares the device's primary context, which is current only during a call.
 
     Raises `TreadleError` when pycuda, the NVIDIA driver or the device is absent.
     """
 
     def __init__(self, device: int = 0) -> None:
+        super().__init__()
         self._cuda = _pycuda_driver()
         try:
             self._cuda.init()
@@ -46,6 +49,9 @@ class PycudaDriver:
         self._allocations: dict[int, Any] = {}
         with self.current("creating a stream"):
             self._stream: Any = self._cuda.Stream()
+            self._recording: Any = self._cuda.Stream()
+        self.number, self.stream_handle = device, int(self._stream.handle)
+        self.recording_handle = int(self._recording.handle)
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -63,11 +69,6 @@ class PycudaDriver:
         """See `Device`."""
         version = int(self._cuda.get_driver_version())
         return version // 1000, version % 1000 // 10
-
-    @property
-    def stream_handle(self) -> int:
-        """See `Device`."""
-        return int(self._stream.handle)
 
     def attribute(self, name: str) -> int:
         """See `Device`."""
@@ -88,7 +89,9 @@ class PycudaDriver:
         return address
 
     def free(self, address: int) -> None:
-        """See `Driver`."""
+        """See `Driver`. In a driver that was closed the memory is gone."""
+        if self._context is None:
+            return
         with self.current("freeing memory"):
             self._allocations.pop(address).free()
 
@@ -118,16 +121,20 @@ class PycudaDriver:
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
-        with self.current("launching a kernel"):
+        with self.current(_LAUNCHING):
             for each in launches:
-                prepared: Any = each.function
-                prepared.function.prepared_async_call(
-                    each.grid, each.block, self._stream, *each.arguments, shared_size=each.dynamic_shared
-                )
+                self._launch(each, self._stream)
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> CapturedGraph:
-        """See `Driver`. pycuda has no graphs: cuda-bindings capture on its stream."""
-        return CapturedGraph(self, lambda: self.launch(launches))
+    def record_launch(self, launch: BoundLaunch) -> None:
+        """See `StreamWork`."""
+        with self.current(_LAUNCHING):
+            self._launch(launch, self._recording)
+
+    def _launch(self, launch: BoundLaunch, stream: Any) -> None:
+        prepared: Any = launch.function
+        prepared.function.prepared_async_call(
+            launch.grid, launch.block, stream, *launch.arguments, shared_size=launch.dynamic_shared
+        )
 
     def record(self) -> object:
         """See `Driver`."""
@@ -152,10 +159,11 @@ class PycudaDriver:
         if self._context is None:
             return
         with self.current("closing"):
+            self.give_back()
             for allocation in self._allocations.values():
                 allocation.free()
             self._allocations.clear()
-            self._stream = None
+            self._stream = self._recording = None
         self._context.detach()
         self._context = None
 

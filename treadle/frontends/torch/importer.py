@@ -294,7 +294,7 @@ class _Walk:
         if known is not None:
             name, tensor = known
             self.builder.location = NameLoc(ascii_text(name), NoneAttr())
-            self.values[node.name] = self.builder.constant(array_of(tensor, f"'{name}'"))
+            self.values[node.name] = self.builder.constant(array_of(tensor.cpu(), f"'{name}'"))
             return
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):

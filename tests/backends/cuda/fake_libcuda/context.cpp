@@ -3,15 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "driver.h"
 
-struct Context {};
-
 namespace {
 
-Context primary;
 thread_local std::vector<Context *> stack;
 
 double wish(const char *name, double otherwise) {
@@ -19,7 +17,7 @@ double wish(const char *name, double otherwise) {
   return text && *text ? strtod(text, nullptr) : otherwise;
 }
 
-bool is_device(CUdevice number) { return number >= 0 && number < device().count; }
+bool is_device(CUdevice number) { return number >= 0 && number < driver().count; }
 
 int cores() {
   cpu_set_t set;
@@ -39,36 +37,38 @@ const std::map<int, int> ATTRIBUTES = {
 };
 
 CUresult in_device(CUdevice number, const std::function<CUresult()> &body) {
-  std::lock_guard<std::mutex> lock(device().mutex);
-  if (!device().initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  if (!driver().initialised) return CUDA_ERROR_NOT_INITIALIZED;
   return is_device(number) ? body() : CUDA_ERROR_INVALID_DEVICE;
 }
 
 }  // namespace
 
-Device &device() {
-  static Device *only = new Device;  // never destroyed: others' destructors may still call
+Driver &driver() {
+  static Driver *only = new Driver;  // never destroyed: others' destructors may still call
   return *only;
 }
 
+Device &device() { return *stack.back()->device; }
+
 CUresult refusal() {
-  if (!device().initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!driver().initialised) return CUDA_ERROR_NOT_INITIALIZED;
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!device().retained) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!device().retained || device().destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return device().failure;
 }
 
 int shared_optin() {
-  int capability = 10 * device().major + device().minor;
+  int capability = 10 * driver().major + driver().minor;
   if (capability == 80 || capability == 87) return 163 * 1024;
   return capability == 86 || capability == 89 || capability >= 120 ? 99 * 1024 : 227 * 1024;
 }
 
 // TREADLE_FAKE_GPU_DEVICES, _MEMORY (bytes), _CAPABILITY (90 for 9.0) and _LIMIT (seconds a kernel).
 EXPORT CUresult cuInit(unsigned) {
-  std::lock_guard<std::mutex> lock(device().mutex);
-  Device &d = device();
-  d.count = wish("TREADLE_FAKE_GPU_DEVICES", 1) > 0 ? 1 : 0;
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  Driver &d = driver();
+  d.count = std::min((int)wish("TREADLE_FAKE_GPU_DEVICES", 1), MOST_DEVICES);
   if (!d.count) return CUDA_ERROR_NO_DEVICE;
   if (d.initialised) return CUDA_SUCCESS;
   int capability = (int)wish("TREADLE_FAKE_GPU_CAPABILITY", 80);
@@ -76,6 +76,7 @@ EXPORT CUresult cuInit(unsigned) {
   d.minor = capability % 10;
   d.capacity = (uint64_t)wish("TREADLE_FAKE_GPU_MEMORY", 1 << 30);
   d.limit = wish("TREADLE_FAKE_GPU_LIMIT", 60);
+  for (int n = 0; n < MOST_DEVICES; ++n) d.devices[n].number = n;
   d.initialised = true;
   return CUDA_SUCCESS;
 }
@@ -86,9 +87,9 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
 }
 
 EXPORT CUresult cuDeviceGetCount(int *count) {
-  std::lock_guard<std::mutex> lock(device().mutex);
-  *count = device().count;
-  return device().initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  *count = driver().count;
+  return driver().initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 EXPORT CUresult cuDeviceGet(CUdevice *out, int number) {
@@ -100,11 +101,11 @@ EXPORT CUresult cuDeviceGetName(char *out, int size, CUdevice number) {
 }
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice number) {
-  return in_device(number, [&] { return *bytes = device().capacity, CUDA_SUCCESS; });
+  return in_device(number, [&] { return *bytes = driver().capacity, CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice number) {
-  return in_device(number, [&] { return *major = device().major, *minor = device().minor, CUDA_SUCCESS; });
+  return in_device(number, [&] { return *major = driver().major, *minor = driver().minor, CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice number) {
@@ -113,18 +114,38 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice number)
     if (found != ATTRIBUTES.end()) return *value = found->second, CUDA_SUCCESS;
     switch (attribute) {
       case 16: return *value = cores(), CUDA_SUCCESS;  // multiprocessors
-      case 75: return *value = device().major, CUDA_SUCCESS;
-      case 76: return *value = device().minor, CUDA_SUCCESS;
+      case 75: return *value = driver().major, CUDA_SUCCESS;
+      case 76: return *value = driver().minor, CUDA_SUCCESS;
       case 97: return *value = shared_optin(), CUDA_SUCCESS;
       default: return CUDA_ERROR_NOT_SUPPORTED;
     }
   });
 }
 
+namespace {
+
+// Destroys all that lives in the context.
+void clear(Device &d) {
+  stack.push_back(&d.primary);
+  if (d.failure == CUDA_SUCCESS) drain();
+  drop_all_work();
+  free_all_memory();
+  unload_all_modules();
+  stack.pop_back();
+  d.streams.clear();
+  d.orphans.clear();
+  d.events.clear();
+  d.graphs.clear();
+  d.failure = CUDA_SUCCESS;
+}
+
+}  // namespace
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(Context **out, CUdevice number) {
   return in_device(number, [&] {
-    device().retained++;
-    *out = &primary;
+    Device &d = driver().devices[number];
+    if (!d.retained++) d.destroyed = false;
+    *out = &d.primary;
     return CUDA_SUCCESS;
   });
 }
@@ -132,24 +153,31 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(Context **out, CUdevice number) {
 // The last release destroys all that lives in the context, its failure included.
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number) {
   return in_device(number, [&] {
-    Device &d = device();
+    Device &d = driver().devices[number];
     if (!d.retained) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--d.retained) return CUDA_SUCCESS;
-    drain();
-    free_all_memory();
-    unload_all_modules();
-    d.streams.clear();
-    d.events.clear();
-    d.failure = CUDA_SUCCESS;
+    if (!--d.retained) clear(d);
+    return CUDA_SUCCESS;
+  });
+}
+
+// Whoever holds the context finds it destroyed, until all have released it.
+EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice number) {
+  return in_device(number, [&] {
+    Device &d = driver().devices[number];
+    clear(d);
+    d.destroyed = d.retained;
     return CUDA_SUCCESS;
   });
 }
 
 EXPORT CUresult cuCtxPushCurrent_v2(Context *context) {
-  std::lock_guard<std::mutex> lock(device().mutex);
-  if (context != &primary || !device().retained) return CUDA_ERROR_INVALID_CONTEXT;
-  stack.push_back(context);
-  return CUDA_SUCCESS;
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  for (Device &each : driver().devices) {
+    if (context != &each.primary || !each.retained) continue;
+    stack.push_back(context);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_CONTEXT;
 }
 
 EXPORT CUresult cuCtxPopCurrent_v2(Context **out) {
@@ -160,11 +188,23 @@ EXPORT CUresult cuCtxPopCurrent_v2(Context **out) {
 }
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *out) {
-  return in_context([&] { return *out = 0, CUDA_SUCCESS; });
+  return in_context([&] { return *out = device().number, CUDA_SUCCESS; });
 }
 
 EXPORT CUresult cuCtxGetApiVersion(Context *, unsigned *version) {
   return in_context([&] { return *version = 3020, CUDA_SUCCESS; });
 }
 
-EXPORT CUresult cuCtxSynchronize() { return in_context(drain); }
+EXPORT CUresult cuCtxSynchronize() { return outside_capture(drain); }
+
+// For tests: how often a function was called that needs a context, and the number that counts all of them anew.
+EXPORT unsigned treadle_fake_calls(const char *function) {
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  auto found = driver().calls.find(function);
+  return found == driver().calls.end() ? 0 : found->second;
+}
+
+EXPORT void treadle_fake_forget_calls() {
+  std::lock_guard<std::mutex> lock(driver().mutex);
+  driver().calls.clear();
+}

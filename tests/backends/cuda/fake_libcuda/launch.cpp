@@ -20,10 +20,6 @@ struct Parameter {
   size_t alignment() const { return size() & -size() & 15 ? size() & -size() : 16; }
 };
 
-struct Extents {
-  unsigned grid[3], block[3];
-};
-
 bool within(const unsigned (&extents)[3], const unsigned (&limits)[3]) {
   for (int i = 0; i < 3; ++i) {
     if (!extents[i] || extents[i] > limits[i]) return false;
@@ -36,8 +32,6 @@ bool block_fits(const unsigned (&block)[3]) {
 }
 
 bool grid_fits(const unsigned (&grid)[3]) { return within(grid, {0x7fffffff, 0xffff, 0xffff}); }
-
-using Values = std::vector<std::vector<uint8_t>>;
 
 std::string symbol(const char *prefix, const Function &function) { return prefix + function.name; }
 
@@ -80,8 +74,12 @@ CUresult result_of(const emu::Request &request) {
   return CUDA_ERROR_LAUNCH_FAILED;
 }
 
+}  // namespace
+
 // Pointers are addresses of this process already, so the runtime is told of no buffers.
-CUresult run(const Function &function, const Extents &extents, unsigned dynamic_bytes, Values &values) {
+CUresult run(const KernelNode &kernel) {
+  const Function &function = *kernel.function;
+  Values values = kernel.values;  // a kernel may write into its parameters
   void *library = function.module->library;
   std::vector<void *> arguments;
   for (auto &value : values) arguments.push_back(value.data());
@@ -92,18 +90,34 @@ CUresult run(const Function &function, const Extents &extents, unsigned dynamic_
   request.entry = (void (*)(void **))dlsym(library, symbol("treadle_emu_enter_", function).c_str());
   request.anchor = (char *(*)())dlsym(library, "treadle_emu_anchor");
   request.arguments = arguments.data();
-  memcpy(request.grid, extents.grid, sizeof request.grid);
-  memcpy(request.block, extents.block, sizeof request.block);
-  request.dynamic_bytes = dynamic_bytes;
+  memcpy(request.grid, kernel.extents.grid, sizeof request.grid);
+  memcpy(request.block, kernel.extents.block, sizeof request.block);
+  request.dynamic_bytes = kernel.dynamic_bytes;
   request.workers = std::thread::hardware_concurrency();
-  request.limit = device().limit;
+  request.limit = driver().limit;
   request.findings = findings.data();
   request.places = places.data();
   ((void (*)(emu::Request *))dlsym(library, "treadle_emu_launch"))(&request);
   return result_of(request);
 }
 
-}  // namespace
+CUresult make_kernel(Function *function, const Extents &extents, unsigned dynamic_bytes, void **kernel_parameters,
+                     void **extra, KernelNode &made) {
+  if (!device().functions.count(function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!grid_fits(extents.grid) || !block_fits(extents.block)) return CUDA_ERROR_INVALID_VALUE;
+  if ((int64_t)dynamic_bytes > function->max_dynamic_shared) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Parameter> wanted = parameters(*function);
+  Values values;
+  if (kernel_parameters && extra) return CUDA_ERROR_INVALID_VALUE;
+  if (extra && !unpack(wanted, extra, values)) return CUDA_ERROR_INVALID_VALUE;
+  if (!extra && !kernel_parameters && !wanted.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; !extra && i < wanted.size(); ++i) {
+    const uint8_t *value = (const uint8_t *)kernel_parameters[i];
+    values.emplace_back(value, value + wanted[i].size());
+  }
+  made = {function, extents, dynamic_bytes, std::move(values)};
+  return CUDA_SUCCESS;
+}
 
 // pycuda calls it before a prepared launch, which names the block once more.
 EXPORT CUresult cuFuncSetBlockShape(Function *function, int x, int y, int z) {
@@ -115,22 +129,14 @@ EXPORT CUresult cuFuncSetBlockShape(Function *function, int x, int y, int z) {
 
 EXPORT CUresult cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned dynamic_bytes,
-                               Stream *stream, void **kernel_parameters, void **extra) {
+                               Stream *handle, void **kernel_parameters, void **extra) {
   return in_context([&] {
-    if (!device().functions.count(function) || !valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    auto stream = find_stream(handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     Extents extents = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}};
-    if (!grid_fits(extents.grid) || !block_fits(extents.block)) return CUDA_ERROR_INVALID_VALUE;
-    if ((int64_t)dynamic_bytes > function->max_dynamic_shared) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<Parameter> wanted = parameters(*function);
-    Values values;
-    if (kernel_parameters && extra) return CUDA_ERROR_INVALID_VALUE;
-    if (extra && !unpack(wanted, extra, values)) return CUDA_ERROR_INVALID_VALUE;
-    if (!extra && !kernel_parameters && !wanted.empty()) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; !extra && i < wanted.size(); ++i) {
-      const uint8_t *value = (const uint8_t *)kernel_parameters[i];
-      values.emplace_back(value, value + wanted[i].size());
-    }
-    submit(stream, [=]() mutable { return run(*function, extents, dynamic_bytes, values); });
-    return CUDA_SUCCESS;
+    auto made = std::make_shared<KernelNode>();
+    CUresult result = make_kernel(function, extents, dynamic_bytes, kernel_parameters, extra, *made);
+    if (result == CUDA_SUCCESS) submit(*stream, made);
+    return result;
   });
 }

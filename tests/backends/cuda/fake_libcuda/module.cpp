@@ -93,7 +93,7 @@ void unload_all_modules() {
 }
 
 EXPORT CUresult cuModuleLoadDataEx(Module **out, const void *image, unsigned count, int *options, void **values) {
-  return in_context([&] {
+  return outside_capture([&] {
     std::string message;
     CUresult result = load(out, (const char *)image, message);
     log_message(message, count, options, values);
@@ -132,7 +132,7 @@ EXPORT CUresult cuFuncGetAttribute(int *value, int attribute, Function *function
   return in_context([&] {
     if (!device().functions.count(function)) return CUDA_ERROR_INVALID_HANDLE;
     if (attribute < FUNCTION_THREADS || attribute > FUNCTION_DYNAMIC) return CUDA_ERROR_INVALID_VALUE;
-    int version = 10 * device().major + device().minor;
+    int version = 10 * driver().major + driver().minor;
     switch (attribute) {
       case FUNCTION_THREADS: *value = 1024; break;
       case FUNCTION_PTX: case FUNCTION_BINARY: *value = version; break;
