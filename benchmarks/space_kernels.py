@@ -11,9 +11,11 @@ from multiprocessing import get_context
 from xdsl.parser import Parser
 
 from benchmarks.schedule_cases import Case, group_of
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.driver import Shape3
 from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.write_artifact import buffer_maps
 from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
 from treadle.compiler.pipeline import lower
@@ -39,6 +41,7 @@ class SpaceKernel:
     block: Shape3 = (1, 1, 1)
     buffers: tuple[BufferRef, ...] = ()
     dynamic_shared: int = 0
+    maps: tuple[BufferMap, ...] = ()
     registers: int = 0
     spills: int = 0
     arena: int = 0
@@ -62,8 +65,8 @@ def kernel_of(text: str, template: str, target_name: str, choices: Mapping[str, 
     used = cubin.resources[unit.name]
     return SpaceKernel(
         choices, cubin.image, unit.name, _shape(kernel.grid_shape), _shape(kernel.block_shape), planned.buffers,
-        kernel.shared_bytes(dynamic=True), used.registers, used.spill_store_bytes + used.spill_load_bytes,
-        program.arena_bytes, program.zeroed_bytes,
+        kernel.shared_bytes(dynamic=True), buffer_maps(kernel), used.registers,
+        used.spill_store_bytes + used.spill_load_bytes, program.arena_bytes, program.zeroed_bytes,
     )  # fmt: skip
 
 

@@ -96,10 +96,10 @@ class Bench:
 
     def bind(self, kernel: SpaceKernel) -> BoundLaunch:
         """The kernel, loaded, with its arguments; partial sums lie in an arena, their counters in zeroed memory."""
-        function = self._driver.load(kernel.image, kernel.name, len(kernel.buffers), kernel.dynamic_shared)
+        function = self._driver.load(kernel.image, kernel.name, len(kernel.buffers), kernel.dynamic_shared, kernel.maps)
         arena, zeroed = self._scratch("arena", kernel.arena), self._scratch("zeroed", kernel.zeroed)
         arguments = tuple(self._address(buffer, arena, zeroed) for buffer in kernel.buffers)
-        return BoundLaunch(function, kernel.grid, kernel.block, arguments, kernel.dynamic_shared)
+        return BoundLaunch(function, kernel.grid, kernel.block, arguments, kernel.dynamic_shared, kernel.maps)
 
     def _address(self, buffer: BufferRef, arena: int, zeroed: int) -> int:
         if buffer.kind == "arena":

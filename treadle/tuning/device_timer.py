@@ -197,7 +197,7 @@ class DeviceTimer:
         """The launches of each copy; none, and an error, for what the device does not load."""
         try:
             functions = [
-                self._driver.load(each.image, each.kernel, len(each.buffers), each.dynamic_shared)
+                self._driver.load(each.image, each.kernel, len(each.buffers), each.dynamic_shared, each.maps)
                 for each in library.launches
             ]
         except TreadleError as error:
@@ -205,7 +205,7 @@ class DeviceTimer:
             return []
         return [
             [
-                BoundLaunch(f, each.grid, each.block, self._arguments(each, inputs), each.dynamic_shared)
+                BoundLaunch(f, each.grid, each.block, self._arguments(each, inputs), each.dynamic_shared, each.maps)
                 for f, each in zip(functions, library.launches, strict=True)
             ]
             for inputs in self._inputs

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.errors import TreadleError
 
@@ -111,8 +112,11 @@ class FakeDriver:
         while not mark:
             self._queue.pop(0)()
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         """See `Driver`."""
+        assert not maps, "kernels in Python take arrays"
         self.calls.append(f"load {image.decode()} {kernel} {num_arguments} {dynamic_shared}")
         return self.kernels[kernel]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.stream_work import Arguments, StreamWork
 from treadle.errors import TreadleError
@@ -65,11 +66,11 @@ _NON_BLOCKING = 1
 
 
 class _Function:
-    """A kernel whose parameters are addresses, and the memory from which a launch takes them."""
+    """A kernel whose parameters are addresses and tensor maps, and the memory from which a launch takes them."""
 
-    def __init__(self, function: Any, num_arguments: int) -> None:
+    def __init__(self, function: Any, num_arguments: int, maps: Sequence[BufferMap]) -> None:
         self.function = function
-        self.arguments = Arguments(num_arguments)
+        self.arguments = Arguments(num_arguments, maps)
 
 
 class BindingsDriver(StreamWork):
@@ -154,7 +155,9 @@ class BindingsDriver(StreamWork):
             with self.current(doing):
                 call(doing, self._cuda.cuMemcpyDtoHAsync, array.ctypes.data, address, array.nbytes, self._stream)
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         """See `Driver`."""
         doing = f"loading kernel '{kernel}'"
         with self.current(doing):
@@ -163,7 +166,7 @@ class BindingsDriver(StreamWork):
             function = call(doing, self._cuda.cuModuleGetFunction, module, kernel.encode())
             attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call(doing, self._cuda.cuFuncSetAttribute, function, attribute, dynamic_shared)
-        return _Function(function, num_arguments)
+        return _Function(function, num_arguments, maps)
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
         """See `Driver`."""
@@ -179,7 +182,7 @@ class BindingsDriver(StreamWork):
     def _launch(self, launch: BoundLaunch, stream: Any) -> None:
         function: Any = launch.function
         # The driver copies the values before the call returns.
-        function.arguments.values[:] = launch.arguments
+        function.arguments.set(launch.arguments)
         call(
             _LAUNCHING, self._cuda.cuLaunchKernel, function.function, *launch.grid, *launch.block,
             launch.dynamic_shared, stream, 0, function.arguments.extra,

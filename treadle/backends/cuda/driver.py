@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.errors import TreadleError
 
 Shape3 = tuple[int, int, int]
@@ -24,6 +25,8 @@ class BoundLaunch:
     arguments: tuple[int, ...]
     dynamic_shared: int = 0
     """Bytes."""
+    maps: tuple[BufferMap, ...] = ()
+    """Tensor maps of buffers that are arguments; the kernel takes them behind these."""
 
 
 class LaunchGraph(Protocol):
@@ -78,8 +81,10 @@ class Driver(Protocol):
         """Queues a copy from the device into a contiguous array, which is filled at `synchronize`."""
         ...
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
-        """The function `kernel` of a cubin, ready for launches with pointers only."""
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
+        """The function `kernel` of a cubin, ready for launches with so many pointers, and maps of some of them."""
         ...
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:

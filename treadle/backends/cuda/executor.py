@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.call_lock import CallLock, forks
 from treadle.backends.cuda.device_array import DeviceArray, LentArray, copy_box, lent
 from treadle.backends.cuda.device_memory import DeviceMemory, Staging
@@ -40,6 +41,8 @@ class Launch:
     buffers: tuple[BufferRef, ...]
     dynamic_shared: int = 0
     """Bytes."""
+    maps: tuple[BufferMap, ...] = ()
+    """Tensor maps of buffers, by the number of the argument."""
 
 
 Result = np.ndarray | LentArray
@@ -495,16 +498,17 @@ class CudaProgram:
 
     def _bind(self, launches: Sequence[Launch]) -> list[BoundLaunch]:
         """Launches with their functions and addresses; a kernel that is launched twice is loaded once."""
-        functions: dict[tuple[bytes, str, int], object] = {}
+        functions: dict[tuple[object, ...], object] = {}
         bound: list[BoundLaunch] = []
         for launch in launches:
-            key = (launch.image, launch.kernel, launch.dynamic_shared)
+            key = (launch.image, launch.kernel, launch.dynamic_shared, launch.maps)
             if key not in functions:
                 functions[key] = self._driver.load(
-                    launch.image, launch.kernel, len(launch.buffers), launch.dynamic_shared
+                    launch.image, launch.kernel, len(launch.buffers), launch.dynamic_shared, launch.maps
                 )
             arguments = tuple(self._address(buffer) for buffer in launch.buffers)
-            bound.append(BoundLaunch(functions[key], launch.grid, launch.block, arguments, launch.dynamic_shared))
+            shared, maps = launch.dynamic_shared, launch.maps
+            bound.append(BoundLaunch(functions[key], launch.grid, launch.block, arguments, shared, maps))
         return bound
 
     def _address(self, buffer: BufferRef) -> int:

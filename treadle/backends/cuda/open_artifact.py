@@ -96,6 +96,7 @@ def launch_of(launch: KernelLaunch, image: bytes) -> Launch:
         block=launch.block,
         buffers=tuple(BufferRef(kind, index) for kind, index in launch.buffers),
         dynamic_shared=launch.dynamic_shared,
+        maps=launch.maps,
     )
 
 

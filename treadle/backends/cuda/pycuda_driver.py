@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.stream_work import StreamWork
+from treadle.backends.cuda.stream_work import MAP_ALIGNMENT, StreamWork, encode, map_places
+from treadle.backends.cuda.tensor_map import MAP_BYTES, of_launch
 from treadle.errors import TreadleError
 
 _LAUNCHING = "launching a kernel"
@@ -26,6 +28,17 @@ class _Function:
 
     module: Any
     function: Any
+
+
+def _encoded(launch: BoundLaunch) -> list[bytes]:
+    """The tensor maps of a launch, by value."""
+    memory = (ctypes.c_uint8 * (MAP_BYTES + MAP_ALIGNMENT))()
+    target = ctypes.addressof(memory) + -ctypes.addressof(memory) % MAP_ALIGNMENT
+    found: list[bytes] = []
+    for each in launch.maps:
+        encode(of_launch(each.map).encoded(), launch.arguments[each.argument], target)
+        found.append(ctypes.string_at(target, MAP_BYTES))
+    return found
 
 
 class PycudaDriver(StreamWork):
@@ -109,14 +122,17 @@ class PycudaDriver(StreamWork):
         with self.current(f"copying {array.nbytes} bytes from the device"):
             self._cuda.memcpy_dtoh_async(array, address, self._stream)
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         """See `Driver`."""
         with self.current(f"loading kernel '{kernel}'"):
             module = self._cuda.module_from_buffer(image)
             function = module.get_function(kernel)
             attribute = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             function.set_attribute(attribute, dynamic_shared)
-            function.prepare("P" * num_arguments)
+            gap = map_places(num_arguments, maps)[0] - 8 * num_arguments if maps else 0
+            function.prepare(["P"] * num_arguments + [f"{gap}x"] * (gap > 0) + [f"{MAP_BYTES}s"] * len(maps))
         return _Function(module, function)
 
     def launch(self, launches: Sequence[BoundLaunch]) -> None:
@@ -133,7 +149,7 @@ class PycudaDriver(StreamWork):
     def _launch(self, launch: BoundLaunch, stream: Any) -> None:
         prepared: Any = launch.function
         prepared.function.prepared_async_call(
-            launch.grid, launch.block, stream, *launch.arguments, shared_size=launch.dynamic_shared
+            launch.grid, launch.block, stream, *launch.arguments, *_encoded(launch), shared_size=launch.dynamic_shared
         )
 
     def record(self) -> object:

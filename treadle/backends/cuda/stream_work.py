@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.gpu_probe import LIBRARY
+from treadle.backends.cuda.tensor_map import MAP_BYTES, EncodedMap, of_launch
 from treadle.errors import TreadleError
 
 # The driver's library by ctypes: what the bindings to it lack, or have each in a form of its own.
@@ -255,15 +257,59 @@ class _Copy2D(ctypes.Structure):
 
 
 class Arguments:
-    """Addresses as a launch takes them: one buffer whose size the driver checks."""
+    """Addresses as a launch takes them, and tensor maps behind them: one buffer whose size the driver checks."""
 
-    def __init__(self, count: int) -> None:
-        self.values = (ctypes.c_uint64 * count)()
-        self._size = ctypes.c_size_t(ctypes.sizeof(self.values))
+    def __init__(self, count: int, maps: Sequence[BufferMap] = ()) -> None:
+        self._maps, self._places = (
+            [(each.argument, of_launch(each.map).encoded()) for each in maps],
+            map_places(count, maps),
+        )
+        end = self._places[-1] + MAP_BYTES if maps else 8 * count
+        self._memory = (ctypes.c_uint8 * (end + MAP_ALIGNMENT))()
+        start = ctypes.addressof(self._memory)
+        self._start = start + -start % MAP_ALIGNMENT
+        self._values = (ctypes.c_uint64 * count).from_address(self._start)
+        self._size = ctypes.c_size_t(end)
         self._extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER, ctypes.addressof(self.values), _BUFFER_SIZE, ctypes.addressof(self._size), _END
+            _BUFFER_POINTER, self._start, _BUFFER_SIZE, ctypes.addressof(self._size), _END
         )
         self.extra = ctypes.addressof(self._extra)
+
+    def set(self, addresses: Sequence[int]) -> None:
+        """Takes the addresses of the next launch. TreadleError where the driver makes no map of one."""
+        self._values[:] = addresses
+        for (argument, map), place in zip(self._maps, self._places, strict=True):
+            encode(map, addresses[argument], self._start + place)
+
+
+MAP_ALIGNMENT = 64
+
+
+def map_places(count: int, maps: Sequence[BufferMap]) -> list[int]:
+    """Where tensor maps lie among a launch's parameters, behind so many addresses."""
+    first = -(-8 * count // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    return [first + number * MAP_BYTES for number in range(len(maps))]
+
+
+def encode(map: EncodedMap, base: int, target: int) -> None:
+    """Writes the tensor map of a buffer at an address of the device to 128 bytes of the host, at a multiple of 64.
+
+    TreadleError where the driver has no tensor maps, or does not take this one.
+    """
+    doing = "encoding a tensor map"
+    words, long = ctypes.c_uint32 * map.rank, ctypes.c_uint64
+    try:
+        call(
+            doing, "cuTensorMapEncodeTiled", handle(target), map.data_type, ctypes.c_uint32(map.rank), handle(base),
+            (long * map.rank)(*map.extents), (long * max(1, map.rank - 1))(*map.strides), words(*map.box),
+            words(*map.element_strides), _NO_INTERLEAVE, map.swizzle, _PROMOTED_TO_256, _ZEROS,
+        )  # fmt: skip
+    except AttributeError as error:
+        raise TreadleError("the NVIDIA driver makes no tensor maps", doing, "a driver for CUDA 12 or later") from error
+
+
+_NO_INTERLEAVE, _PROMOTED_TO_256, _ZEROS = 0, 3, 0
+"""CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE."""
 
 
 class _NodeParameters(ctypes.Structure):
@@ -281,9 +327,9 @@ class _NodeParameters(ctypes.Structure):
 class _Node:
     """A launch in a graph, and what its arguments are set with."""
 
-    def __init__(self, handle: int, count: int) -> None:
+    def __init__(self, handle: int, launch: BoundLaunch) -> None:
         self.handle = handle
-        self.arguments = Arguments(count)
+        self.arguments = Arguments(len(launch.arguments), launch.maps)
         self.parameters: _NodeParameters | None = None
 
 
@@ -300,7 +346,7 @@ class CapturedGraph:
             try:
                 for each in launches:
                     work.record_launch(each)
-                    self._nodes.append(_Node(self._last_node(), len(each.arguments)))
+                    self._nodes.append(_Node(self._last_node(), each))
             except BaseException:
                 # What the driver says of a capture that failed would hide why it did.
                 status_of("cuStreamEndCapture", self._recording, ctypes.byref(self._graph))
@@ -334,7 +380,7 @@ class CapturedGraph:
                 node.parameters = _NodeParameters()
                 call(doing, "cuGraphKernelNodeGetParams", handle(node.handle), ctypes.byref(node.parameters))
                 node.parameters.kernel_parameters, node.parameters.extra = None, node.arguments.extra
-            node.arguments.values[:] = arguments
+            node.arguments.set(arguments)
             given = self._instance, handle(node.handle), ctypes.byref(node.parameters)
             call(doing, "cuGraphExecKernelNodeSetParams", *given)
 

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 
 from treadle.artifact.manifest import BufferMap, KernelLaunch, Shape3
 from treadle.artifact.store import store_of
@@ -19,7 +19,6 @@ from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, file_nam
 from treadle.backends.program import Program, ProgramLaunch
 from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph.dtypes import numpy_dtype
-from treadle.dialects.hopper import TensorMapOp
 from treadle.environment import load_environment
 from treadle.errors import TreadleError
 from treadle.support.progress import Progress
@@ -98,12 +97,14 @@ def _launch(launch: ProgramLaunch, kernels: Mapping[str, KernelOp], names: Mappi
         dynamic_shared=kernel.shared_bytes(dynamic=True),
         buffers=tuple((buffer.kind, buffer.index) for buffer in launch.buffers),
         types=tuple(_type(argument.type) for argument in kernel.body.block.args),
-        maps=tuple(_map(op, kernel) for op in kernel.tensor_maps),
+        maps=buffer_maps(kernel),
     )
 
 
-def _map(op: TensorMapOp, kernel: KernelOp) -> BufferMap:
-    return BufferMap(kernel.body.block.args.index(op.buffer), op.map)
+def buffer_maps(kernel: KernelOp) -> tuple[BufferMap, ...]:
+    """The tensor maps that a launch of a kernel makes."""
+    arguments: list[SSAValue] = [*kernel.body.block.args]
+    return tuple(BufferMap(arguments.index(op.buffer), op.map) for op in kernel.tensor_maps)
 
 
 def _three(shape: Sequence[int]) -> Shape3:

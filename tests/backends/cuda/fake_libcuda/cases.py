@@ -40,16 +40,24 @@ from tests.backends.cuda.fake_libcuda.setting import (
 )
 from tests.backends.cuda.gpu_graphs import CASES as GRAPHS
 from tests.helpers.graphs import Graph, random
+from tests.schedules.tensor_cores import scheduled
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.bindings_driver import BindingsDriver, call
+from treadle.backends.cuda.device_array import LentArray
 from treadle.backends.cuda.driver import BoundLaunch, check_toolkit
 from treadle.backends.cuda.executor import CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.cuda.pycuda_driver import PycudaDriver
+from treadle.backends.cuda.stream_work import Arguments
 from treadle.backends.program import read_program
 from treadle.backends.reference import evaluate_module
 from treadle.compiler.pipeline import lower
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.target import Target
+from treadle.target.tensor_map import TensorMap
+
+FEW_OF_HOPPER = "sm_90a{multiprocessors=3}"
 
 
 def pycuda() -> Any:
@@ -221,6 +229,35 @@ def _check_graph(name: str) -> None:
         assert free_bytes(driver) == CAPACITY
 
 
+def products_of_warpgroups_take_maps_of_their_buffers() -> None:
+    """Of the program's own buffers, and of a caller's: the maps in a captured graph follow their addresses."""
+    a, b = random(200, 136).astype(np.float16), random(136, 264, seed=1).astype(np.float16)
+    graph = Graph(a, b)
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lowered = scheduled(module, "matmul_wgmma", {"block": (128, 128), "stages": 2}, Target.parse(FEW_OF_HOPPER))
+    planned, expected = read_program(lowered), a.astype(np.float64) @ b.astype(np.float64)
+    with opened() as driver, CudaProgram(driver, compiled(lowered, planned), planned.inputs, planned.outputs) as model:
+        for _ in range(2):
+            np.testing.assert_allclose(model.run([a, b])[0], expected, rtol=2e-3, atol=2e-2)
+        address, doubled = driver.allocate(a.nbytes), 2 * a
+        driver.upload(address, doubled)
+        driver.synchronize()
+        (result,) = model.run([LentArray(address, a.shape, a.dtype, driver.number, None), b])
+        np.testing.assert_allclose(result.numpy(), 2 * expected, rtol=2e-3, atol=4e-2)
+        np.testing.assert_allclose(model.run([a, b])[0], expected, rtol=2e-3, atol=2e-2)
+        driver.free(address)
+
+
+def maps_that_the_driver_refuses() -> None:
+    """An address that is no multiple of 16 bytes; the map's own numbers are checked before."""
+    with opened() as driver:
+        map = BufferMap(0, TensorMap("f16", (8, 64), (128,), (8, 64), 128))
+        arguments = Arguments(1, [map])
+        arguments.set([driver.allocate(1024)])
+        with fails("encoding a tensor map: the GPU failed: cuTensorMapEncodeTiled failed: invalid argument"):
+            arguments.set([driver.allocate(1024) + 8])
+
+
 def out_of_memory_is_told_and_leaks_nothing() -> None:
     """A model that does not fit leaves the device to one that does."""
     with opened() as driver:
@@ -315,6 +352,8 @@ CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (
         the_device_is_described,
+        products_of_warpgroups_take_maps_of_their_buffers,
+        maps_that_the_driver_refuses,
         memory_is_allocated_copied_and_given_back,
         work_waits_for_synchronize,
         events_have_an_order_and_a_time,

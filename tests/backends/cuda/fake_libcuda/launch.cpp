@@ -12,12 +12,14 @@ namespace {
 
 enum { LAUNCH_END = 0, LAUNCH_BUFFER = 1, LAUNCH_BUFFER_SIZE = 2 };
 
+constexpr uint32_t TENSOR_MAP_KIND = 6;  // as emulator_entry.h numbers it
+
 // As the emulator's entry header describes a parameter.
 struct Parameter {
   uint32_t pointer, constant, kind, bytes;
   size_t size() const { return pointer ? sizeof(void *) : bytes; }
-  // Scalars are aligned to their size; a structure is taken to be aligned as its size allows.
-  size_t alignment() const { return size() & -size() & 15 ? size() & -size() : 16; }
+  // Tensor maps are aligned to 64 bytes, scalars to their size; a structure is taken to be aligned as its size allows.
+  size_t alignment() const { return kind == TENSOR_MAP_KIND ? 64 : size() & -size() & 15 ? size() & -size() : 16; }
 };
 
 bool within(const unsigned (&extents)[3], const unsigned (&limits)[3]) {
@@ -76,7 +78,8 @@ CUresult result_of(const emu::Request &request) {
 
 }  // namespace
 
-// Pointers are addresses of this process already, so the runtime is told of no buffers.
+// Pointers are addresses of this process already, so the runtime is told of no buffers. Of shared variables it is told
+// those that the printer makes, in which tiles lie that copies of boxes and products of warpgroups find by address.
 CUresult run(const KernelNode &kernel) {
   const Function &function = *kernel.function;
   Values values = kernel.values;  // a kernel may write into its parameters
@@ -93,6 +96,10 @@ CUresult run(const KernelNode &kernel) {
   memcpy(request.grid, kernel.extents.grid, sizeof request.grid);
   memcpy(request.block, kernel.extents.block, sizeof request.block);
   request.dynamic_bytes = kernel.dynamic_bytes;
+  char *dynamic = (char *)dlsym(library, "treadle_dynamic");
+  emu::SharedVariable variable = {dynamic ? dynamic - request.anchor() : 0, kernel.dynamic_bytes};
+  request.variables = &variable;
+  request.num_variables = dynamic && kernel.dynamic_bytes ? 1 : 0;
   request.workers = std::thread::hardware_concurrency();
   request.limit = driver().limit;
   request.findings = findings.data();

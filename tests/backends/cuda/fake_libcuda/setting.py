@@ -16,6 +16,7 @@ from treadle.backends.cuda.emulator.build import build_text
 from treadle.backends.cuda.executor import BufferRef, CudaProgram, Launch, TensorSpec
 from treadle.backends.cuda.open_driver import open_driver
 from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.cuda.write_artifact import buffer_maps
 from treadle.backends.program import Program
 from treadle.dialects.cuda import KernelOp
 from treadle.environment import load_environment
@@ -67,7 +68,7 @@ def compiled(module: ModuleOp, planned: Program) -> list[Launch]:
     def make(name: str, buffers: tuple[BufferRef, ...]) -> Launch:
         op = kernels[name]
         grid, block = shape3(op.grid_shape), shape3(op.block_shape)
-        return Launch(name, images[name], grid, block, buffers, op.shared_bytes(dynamic=True))
+        return Launch(name, images[name], grid, block, buffers, op.shared_bytes(dynamic=True), buffer_maps(op))
 
     return [make(each.kernel, each.buffers) for each in planned.launches]
 
