@@ -69,6 +69,7 @@ def test_a_bare_environment_runs_the_first_commands(
         ("compile", "m.onnx", "--target", "sm_80", "-o", "cuda"): "pip install 'treadle[nvrtc]'",
         ("run", "m.onnx", "--device", "emulator", "--sanitize"): "y: float32[2, 4]",
         ("compile", "m.onnx", "--emit", "c-library", "-o", "library"): "m.h",
+        ("compile", "m.onnx", "--emit", "onnx", "-o", "operator"): "libm.so",
         ("map", "spatial(4, 2) * repeat(2, 2)"): "",
     }
     for arguments, word in words.items():

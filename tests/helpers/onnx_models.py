@@ -50,6 +50,29 @@ def two_products(path: Path, a: NDArray[np.float32], b: NDArray[np.float32], fir
     return save_model(path, nodes, [value("x", ("n", columns))], [value("y", ("n", columns))], weights)
 
 
+def residual_layers(path: Path, layers: int, width: int = 16) -> Path:
+    """tanh(relu(x w + b) + x), again and again: five nodes a layer, with names and weights of their own."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[TensorProto] = []
+    x = "x"
+    for n in range(layers):
+        w, b = rng.standard_normal((width, width)) / 8, rng.standard_normal(width) / 8
+        weights += [
+            numpy_helper.from_array(each.astype(np.float32), f"{word}{n}") for word, each in (("w", w), ("b", b))
+        ]
+        y = f"x{n}" if n < layers - 1 else "y"
+        nodes += [
+            helper.make_node("MatMul", [x, f"w{n}"], [f"p{n}"], f"layer{n}/product"),
+            helper.make_node("Add", [f"p{n}", f"b{n}"], [f"a{n}"], f"layer{n}/bias"),
+            helper.make_node("Relu", [f"a{n}"], [f"r{n}"], f"layer{n}/clamp"),
+            helper.make_node("Add", [f"r{n}", x], [f"s{n}"], f"layer{n}/skip"),
+            helper.make_node("Tanh", [f"s{n}"], [y], f"layer{n}/tanh"),
+        ]
+        x = y
+    return save_model(path, nodes, [value("x", (4, width))], [value("y", (4, width))], weights)
+
+
 def linear_model(
     path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET, weights: NDArray[Any] = WEIGHTS
 ) -> Path:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import re
+import shutil
+import subprocess
 import threading
+import zlib
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -19,24 +23,28 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 import treadle
-from tests.helpers.onnx_models import save_model, two_products, value
+from tests.helpers.onnx_models import residual_layers, save_model, two_products, value
 from tests.helpers.waiting import HANGS, eventually
 from tests.test_states import KEPT, RANGES, decoder
 from tests.tools.test_report import CHROMIUM, DRIVER, NASTY, Browser, Tree, browser
 from treadle.api import resolve_target
 from treadle.compiler.pipeline import lower
-from treadle.compiler.request import CompileRequest, lowered_module
+from treadle.compiler.request import CompileRequest, lowered_module, read_module
 from treadle.dialects.registry import treadle_context
 from treadle.passes.instruments import Instrument, ir_text
 from treadle.runtime.inputs import Given
 from treadle.shapes.dim import Dim, normalized
-from treadle.tools.explore_page import DATA, INDEX, is_export, write_export
-from treadle.tools.explore_record import EDIT, Documents, code_of
+from treadle.tools import explore_export, explore_values
+from treadle.tools.explore_export import CHUNK, Packing, exported_names, is_export, write_export
+from treadle.tools.explore_page import DATA, INDEX
+from treadle.tools.explore_page import document as document_of
+from treadle.tools.explore_record import EDIT, Documents, code_of, json_of
 from treadle.tools.explore_server import TOKEN, Server
 from treadle.tools.explore_session import Session, Settings
 from treadle.tools.treadle_cli import main
 from treadle.tuning.child import CallEndedError
 
+NODE = shutil.which("node")
 A, B = (np.random.default_rng(3).standard_normal(shape).astype(np.float32) for shape in ((16, 48), (48, 16)))
 SETTINGS = Settings(seconds=0.1, threads=2)
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|(%[\w.$-]+)')
@@ -50,8 +58,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def opened(path: Path, n: int | Dim = 24, target: str = "cpu", settings: Settings = SETTINGS) -> Generator[Session]:
-    request = CompileRequest(path, resolve_target(target), {"n": (n,)})
+def opened(
+    path: Path, n: int | Dim | None = 24, target: str = "cpu", settings: Settings = SETTINGS
+) -> Generator[Session]:
+    request = CompileRequest(path, resolve_target(target), {} if n is None else {"n": (n,)})
     with closing(Session(request, Given(), settings)) as session:
         session.begin()
         yield session
@@ -523,20 +533,23 @@ def test_saved_decisions_are_explored_on(session: Session, tmp_path: Path) -> No
         assert [each.agrees for each in again.current.verdicts] == [True]
 
 
+def exported(folder: Path) -> dict[str, Any]:
+    """The files of an export, inflated."""
+    read: dict[str, Any] = {}
+    for file in (folder / DATA).iterdir():
+        found = re.fullmatch(r'treadleDocument\("([\w-]+)", "([\w+/=]*)"\);\n', file.read_text(encoding="ascii"))
+        assert found is not None and found[1] == file.stem
+        read[file.stem] = json.loads(zlib.decompress(base64.b64decode(found[2])))
+    return read
+
+
 def test_an_export_needs_nothing_else(session: Session, tmp_path: Path) -> None:
     write_export(session, tmp_path)
     page = Tree((tmp_path / INDEX).read_text())
     sources = [each.get("src") for each in page.root.iter("script")]
     assert all(source and (tmp_path / source).is_file() for source in sources)
     assert not any("href" in each.attrib for each in page.root.iter())
-    read: dict[str, Any] = {}
-    for file in (tmp_path / DATA).iterdir():
-        text = file.read_text(encoding="ascii")
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
-        found = re.fullmatch(r"treadleDocument\((\"[^\"]*\"), (.*)\);\n", text)
-        assert found is not None
-        assert json.loads(found[1]) == file.stem
-        read[file.stem] = json.loads(found[2])
+    read = exported(tmp_path)
     for each in read["version-0"]["passes"]:
         assert {f"text-{each['before']}", f"text-{each['after']}", f"values-{each['after']}"} <= set(read)
         assert each["before"] == each["after"] or f"diff-{each['before']}-{each['after']}" in read
@@ -546,6 +559,81 @@ def test_an_export_needs_nothing_else(session: Session, tmp_path: Path) -> None:
     assert is_export(tmp_path)
     (tmp_path / "more").write_text("")
     assert not is_export(tmp_path)
+
+
+READER = """
+const [folder, ...names] = process.argv.slice(2);
+const { readFileSync } = require("fs");
+eval(readFileSync(`${folder}/explore_packed.js`, "utf8") + "globalThis.unpacked = unpacked;");
+const known = new Map();
+function load(name) {
+  if (!known.has(name)) {
+    const treadleDocument = (found, content) => unpacked(found, content, load);
+    known.set(name, eval(readFileSync(`${folder}/data/${name}.js`, "utf8")));
+  }
+  return known.get(name);
+}
+(async () => {
+  for (const name of names) console.log(JSON.stringify(await load(name)));
+})();
+"""
+"""Reads documents of an export as its page does, and prints them."""
+
+
+@pytest.mark.skipif(NODE is None, reason="no node")
+@pytest.mark.parametrize("chunk", [CHUNK, 7])
+def test_an_export_is_read_as_the_server_would_give_it(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Also where strings are in many files."""
+    monkeypatch.setattr(explore_export, "CHUNK", chunk)
+    write_export(session, tmp_path)
+    script = tmp_path / "explore_packed.js"
+    assert f"CHUNK = {CHUNK};" in script.read_text()
+    script.write_text(script.read_text().replace(f"CHUNK = {CHUNK};", f"CHUNK = {chunk};"))
+    (tmp_path / "reader.js").write_text(READER)
+    names = list(dict.fromkeys(exported_names(session)))
+    command = [str(NODE), str(tmp_path / "reader.js"), str(tmp_path), *names]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    for name, line in zip(names, lines, strict=True):
+        assert json.loads(line) == json.loads(json_of(document_of(session, name))), name
+
+
+def test_a_text_whose_values_cannot_be_put_back_is_exported_whole() -> None:
+    values = {"lines": [[0]], "names": ["%x"]}
+    assert Packing().packed("text-3", {"text": "%y = a"}, values) == {"text": "%y = a"}
+    assert Packing().packed("text-3", {"text": '%x = "%y"'}, values) == {"lines": [0]}
+
+
+BYTES_OF_A_NODE = 20_000_000 // 10_000
+"""20 MB for a model of ten thousand nodes."""
+
+
+def test_the_size_of_an_export_grows_slowly(tmp_path: Path) -> None:
+    """What a node adds to all texts, values and numbers."""
+    sizes: dict[int, int] = {}
+    for layers in (5, 20):
+        path = residual_layers(tmp_path / f"{layers}.onnx", layers)
+        with opened(path, settings=replace(SETTINGS, check=False), n=None) as session:
+            folder = tmp_path / str(layers)
+            folder.mkdir()
+            write_export(session, folder)
+            sizes[layers] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    assert (sizes[20] - sizes[5]) / (5 * 15) < BYTES_OF_A_NODE
+
+
+def test_kernels_that_are_too_much_to_interpret_are_not_read(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = replace(session.evaluator, most=0)
+    numbers, read = [session.current.recorder.last_of(stage) for stage in ("kernels", "plan")], list[str]()
+
+    def counted(text: str, where: str) -> ModuleOp:
+        read.append(where)
+        return read_module(text, where)
+
+    monkeypatch.setattr(explore_values, "read_module", counted)
+    for number in numbers:
+        assert "operations a call" in evaluator.numbers(number)["note"]
+    assert read == [f"text {session.current.scheduled}"]
 
 
 @pytest.mark.slow

@@ -47,13 +47,16 @@ if TYPE_CHECKING:
     from treadle.compiler import pipeline
     from treadle.compiler import request as compile_request
     from treadle.frontends import torch as torch_frontend
+    from treadle.onnxruntime import custom_operator
     from treadle.passes import instruments
 else:  # a model from the cache does not wait for the compiler
     compile_request, pipeline = lazy_module("treadle.compiler.request"), lazy_module("treadle.compiler.pipeline")
     instruments, torch_frontend = lazy_module("treadle.passes.instruments"), lazy_module("treadle.frontends.torch")
+    custom_operator = lazy_module("treadle.onnxruntime.custom_operator")
 
 
 LIBRARY = "c-library"
+OPERATOR = "onnx"
 MLIR = "mlir"
 
 
@@ -65,8 +68,8 @@ def compile_command(args: argparse.Namespace) -> int:
     writes_ir = args.to is not None or args.emit == MLIR
     if args.to is not None and args.emit not in (None, MLIR):
         raise TreadleError(f"--to writes IR, --emit {args.emit} code", "arguments", f"one of them, or --emit {MLIR}")
-    if args.name is not None and args.emit != LIBRARY:
-        raise TreadleError("a name without a library", "--name", f"--emit {LIBRARY}")
+    if args.name is not None and args.emit not in (LIBRARY, OPERATOR):
+        raise TreadleError("a name without a library", "--name", (f"--emit {LIBRARY}", f"--emit {OPERATOR}"))
     if args.output == STDOUT and not writes_ir:
         raise TreadleError("a compiled model is a folder", "-o -", "a folder; '-' (stdout) takes the IR of --to STAGE")
     output = Path(os.path.realpath(args.output))
@@ -76,7 +79,7 @@ def compile_command(args: argparse.Namespace) -> int:
         raise TreadleError("the trace's folder lies in that of -o, which is replaced", trace, "another folder")
     if writes_ir:
         return _write_stage(args, output, shapes, trace)
-    if args.emit == LIBRARY:
+    if args.emit in (LIBRARY, OPERATOR):
         return _write_library(args, output, shapes, trace)
     check_replaceable(output, is_artifact)
     with progress_bar() as progress:
@@ -113,17 +116,20 @@ def _compiled(
 
 
 def _write_library(args: argparse.Namespace, output: Path, shapes: Shapes, trace: Path | None) -> int:
-    check_replaceable(output, _holds_a_library)
+    is_operator = args.emit == OPERATOR
+    is_replaceable = _holds_an_operator if is_operator else _holds_a_library
+    check_replaceable(output, is_replaceable)
     target = resolve_target(args.target or "cpu")
     name = identifier(Path(args.model).stem, "model") if args.name is None else args.name
-    check_library(target, name)
+    check, write = (
+        (custom_operator.check_operator, custom_operator.write_operator)
+        if is_operator
+        else (check_library, write_library)
+    )
+    check(target, name)
     with progress_bar() as progress:
         model = _compiled(args, target, shapes, trace, progress)
-
-        def write(folder: Path) -> None:
-            write_library(model.artifact, target, name, folder, progress)
-
-        publish(output, write, replace=_holds_a_library)
+        publish(output, lambda folder: write(model.artifact, target, name, folder, progress), replace=is_replaceable)
     size = sum(path.stat().st_size for path in output.iterdir())
     print(f"{args.output}: {', '.join(sorted(path.name for path in output.iterdir()))}, {size / 1e6:.1f} MB")
     _print_weights(model.manifest.weights)
@@ -192,6 +198,13 @@ def _holds_a_library(folder: Path) -> bool:
     files = list(folder.iterdir())
     headers = [path.stem for path in files if path.suffix == ".h"]
     return len(headers) == 1 and {path.name for path in files} <= set(library_files(headers[0]))
+
+
+def _holds_an_operator(folder: Path) -> bool:
+    """Whether a folder holds an earlier operator and nothing else."""
+    files = list(folder.iterdir())
+    models = [path.stem for path in files if path.suffix == ".onnx"]
+    return len(models) == 1 and {path.name for path in files} <= set(custom_operator.operator_files(models[0]))
 
 
 def _holds_only_ir(folder: Path) -> bool:

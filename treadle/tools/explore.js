@@ -1,6 +1,7 @@
 "use strict";
 // The page of `treadle explore`. All that it shows comes as documents of JSON by name (treadle/tools/explore_page.py):
-// from the server that edits, or in an export from scripts that call `treadleDocument`. explore_text.js draws the texts.
+// from the server that edits, or in an export from scripts that call `treadleDocument`, and packed (explore_packed.js).
+// explore_text.js draws the texts.
 
 const LIVE = document.body.dataset.live === "yes";
 const TOKEN = new URLSearchParams(location.search).get("token") ?? "";
@@ -33,7 +34,7 @@ function fromScript(name) {
 
 function load(name) {
   if (!documents.has(name) || (LIVE && CHANGING.test(name))) {
-    const found = LIVE ? ask(`data/${name}`) : fromScript(name);
+    const found = LIVE ? ask(`data/${name}`) : fromScript(name).then((content) => unpacked(name, content, load));
     found.catch(() => documents.delete(name));
     documents.set(name, found);
   }
@@ -72,6 +73,11 @@ function show(tab) {
 }
 
 const nodeName = ([name, kind]) => `${kind} ${name}`;
+
+function someNames(nodes, most = 40) {
+  const names = nodes.slice(0, most).map(nodeName).join(", ");
+  return nodes.length > most ? `${names} and ${nodes.length - most} more` : names;
+}
 
 // The passes.
 
@@ -308,7 +314,7 @@ async function showKernel(number, lines = [], compare = false) {
   const panes = make("div", { className: "panes" });
   const tools = make("div", { className: "tools" }, "a click on a line leads to its IR");
   if (before !== null) tools.append(button(compare ? "text alone" : "compare with the version before", () => guarded(() => showKernel(number, [], !compare))));
-  by("#code .view").replaceChildren(make("h2", {}, kernel.symbol), make("p", { className: "faint" }, kernel.nodes.map(nodeName).join(", ")), tools, panes);
+  by("#code .view").replaceChildren(make("h2", {}, kernel.symbol), make("p", { className: "faint" }, someNames(kernel.nodes)), tools, panes);
   viewers.code = new Viewer(panes, texts, blocks, null, (text, line) => guarded(() => toIr(kernel, text, line)));
   if (lines.length) viewers.code.go(kernel.text, lines);
 }

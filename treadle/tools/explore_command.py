@@ -12,7 +12,8 @@ from treadle.errors import TreadleError
 from treadle.runtime.inputs import read_inputs
 from treadle.support.publishing import check_replaceable, publish
 from treadle.tools.arguments import shapes_of_call
-from treadle.tools.explore_page import INDEX, is_export, write_export
+from treadle.tools.explore_export import is_export, write_export
+from treadle.tools.explore_page import INDEX
 from treadle.tools.explore_server import Server
 from treadle.tools.explore_session import Session, Settings
 from treadle.tools.progress_bar import progress_bar

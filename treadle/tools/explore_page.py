@@ -1,11 +1,10 @@
-"""The page of `treadle explore`, the documents that it asks for, and a folder that holds both."""
+"""The page of `treadle explore`, and the documents that it asks for."""
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
@@ -18,17 +17,15 @@ from treadle.dialects.location import nodes_of
 from treadle.passes.schedule.instance import group_program
 from treadle.support.version import __version__
 from treadle.tools import charts
-from treadle.tools.explore_record import Documents, Json, code_document, indexed, json_of, packed
+from treadle.tools.explore_record import Documents, Json, code_document, indexed, packed
 from treadle.tools.explore_session import Session, Version, groups_of, ratio_of
 from treadle.tuning.in_model import ModelTimes, Ratio
 
 _HERE = Path(__file__)
-SCRIPTS = (_HERE.with_name("explore_text.js"), _HERE.with_name("explore.js"))
+SCRIPTS = tuple(_HERE.with_name(f"{name}.js") for name in ("explore_text", "explore_packed", "explore"))
 _STYLE = _HERE.with_name("explore.css")
-_NAMES = {script.name for script in SCRIPTS}
 DATA = "data"
 INDEX = "index.html"
-_CALL = "treadleDocument"
 _NAME = re.compile(r"(state|version|code|text|values|numbers|diff|options)(?:-(\d+))?(?:-(\d+))?")
 
 
@@ -105,7 +102,8 @@ def _make(session: Session, kind: str, numbers: list[int], documents: Documents)
 
 def state_document(session: Session) -> Json:
     """The versions, each with what was measured and compared; the last one is the current one."""
-    groups = groups_of(session.module())
+    # What was timed has edited groups. Without them the module, which takes long to read, is not needed.
+    groups = groups_of(session.module()) if any(each.timed for each in session.versions) else []
     model = session.model
     facts = [f"target {session.target.name}", session.request.options.precision, f"treadle {__version__}"]
     if model.symbols:
@@ -165,54 +163,15 @@ def _groups(module: ModuleOp) -> list[Json]:
     """What was decided for each group, where it stands in the text, and how many groups are equal to it."""
     begun, groups = indexed(module).begun, groups_of(module)
     digests = [group_program(fused).digest() for fused in groups]
+    equal = Counter(digests)
     return [
         {
             "label": fused.label.data, "schedule": str(fused.schedule), "line": begun[fused],
             "nodes": [[node.name, node.kind] for node in nodes_of(fused.location)],
-            "type": ", ".join(str(value.type) for value in fused.results), "equal": digests.count(digest),
+            "type": ", ".join(str(value.type) for value in fused.results), "equal": equal[digest],
         }
         for fused, digest in zip(groups, digests, strict=True)
     ]  # fmt: skip
 
 
-# As a folder.
-
-
-def exported_names(session: Session) -> Iterator[str]:
-    """The documents of the static form: all but what may be chosen, and values at the end of each stage alone."""
-    version = session.current
-    passes = version.recorder.passes
-    yield from ("state", f"version-{version.number}", f"code-{version.number}")
-    yield from (f"diff-{each.before}-{each.after}" for each in passes if each.before != each.after)
-    texts = dict.fromkeys([version.recorder.first, *(each.after for each in passes)])
-    yield from (f"text-{number}" for number in texts)
-    yield from (f"values-{number}" for number in texts)
-    yield from (f"text-{each.text}" for each in version.code)
-    ends = dict.fromkeys([version.recorder.first, *(version.recorder.last_of(stage.name) for stage in STAGES)])
-    yield from (f"numbers-{number}" for number in ends)
-
-
-def write_export(session: Session, folder: Path) -> None:
-    """Writes the page, its script and its documents, each as a script of its own: pages from a disk may read no other
-    files."""
-    (folder / INDEX).write_text(page(session.path.name, live=False))
-    for script in SCRIPTS:
-        (folder / script.name).write_text(script.read_text())
-    data = folder / DATA
-    data.mkdir()
-    for name in dict.fromkeys(exported_names(session)):
-        session.progress(f"writing {name}", 1.0)
-        (data / f"{name}.js").write_text(_script_of(name, document(session, name)))
-
-
-def _script_of(name: str, content: bytes) -> str:
-    """A packed document as a script that hands it to the page."""
-    return f"{_CALL}({json.dumps(name)}, {json_of(content)});\n"
-
-
-def is_export(folder: Path) -> bool:
-    """Whether a folder holds an earlier export and nothing else."""
-    return {path.name for path in folder.iterdir()} <= {INDEX, DATA, *_NAMES} and (folder / DATA).is_dir()
-
-
-__all__ = ["DATA", "INDEX", "SCRIPTS", "document", "exported_names", "is_export", "page", "write_export"]
+__all__ = ["DATA", "INDEX", "SCRIPTS", "document", "page"]

@@ -53,7 +53,7 @@ class Evaluator:
     inputs: Sequence[Array]
     scheduled: int
     most: int = INTERPRETED
-    _groups: dict[str, Bounded] = field(default_factory=dict[str, Bounded], init=False)
+    _groups: dict[str, Bounded] | TreadleError | None = field(default=None, init=False)
 
     def numbers(self, text: int) -> Json:
         """The document `numbers-N`: by the numbers of `values-N` what a tensor holds, and why others are missing."""
@@ -63,6 +63,8 @@ class Evaluator:
             return {"values": {}, "note": f"not evaluated: {error}"}
 
     def _summaries(self, text: int) -> Iterator[tuple[str, Json]]:
+        if self._has_kernels(text):
+            self._of_groups()  # what is too much to interpret need not be read
         module, found = self._module(text)
         numbers = {value: str(number) for number, value in enumerate(found.values)}
         if _is_of_graphs(module):
@@ -82,6 +84,11 @@ class Evaluator:
             fits = exact is not None and exact.value.size == array.size
             yield number, summary(array, _reshaped(exact, array.shape) if exact is not None and fits else None)
 
+    def _has_kernels(self, text: int) -> bool:
+        """Whether a value of a text is a kernel's, or an argument of one."""
+        kinds = self.documents.get(f"values-{text}")["OP"]
+        return any(str(kind).rpartition(" ")[2] in (KernelOp.name, LoopFuncOp.name) for kind in kinds)
+
     def _module(self, text: int) -> tuple[ModuleOp, IndexedText]:
         """A text as a module, whose values have the text's numbers."""
         said = self.documents.get(f"text-{text}")["text"]
@@ -93,21 +100,30 @@ class Evaluator:
 
     def _of_groups(self) -> Mapping[str, Bounded]:
         """The f64 values of the groups' results, by name; TreadleError where kernels are too much to interpret."""
-        if self._groups:
-            return self._groups
+        if self._groups is None:
+            try:
+                self._groups = self._values_of_groups()
+            except TreadleError as error:
+                self._groups = error
+        if isinstance(self._groups, TreadleError):
+            raise self._groups
+        return self._groups
+
+    def _values_of_groups(self) -> dict[str, Bounded]:
         module, found = self._module(self.scheduled)
         operations = sum(operations_of(op) for op in module.walk() if isinstance(op, FusedOp))
         if operations > self.most:
             message = f"its kernels do {operations} operations a call"
             raise TreadleError(message, "the interpreter", f"up to {self.most}; the IR up to stage 'schedule'")
         names = dict(zip(found.values, found.names, strict=True))
+        groups: dict[str, Bounded] = {}
 
         def observe(value: SSAValue, array: Array, exact: Bounded) -> None:
             if isinstance(value.owner, FusedOp):
-                self._groups[names[value]] = exact
+                groups[names[value]] = exact
 
         walk_values(find_function(module, ENTRY).body.block, self.inputs, observe)
-        return self._groups
+        return groups
 
 
 def walk_values(block: Block, inputs: Sequence[Array], observe: Observe) -> None:
@@ -137,7 +153,7 @@ def _walk(block: Block, env: dict[SSAValue, Pair], observe: Observe) -> None:
 
 def _evaluated(op: Operation, env: dict[SSAValue, Pair], observe: Observe) -> Sequence[Pair]:
     if isinstance(op, FusedOp):
-        inner = dict(env)
+        inner = {value: env[value] for each in op.walk() for value in each.operands if value in env}
         results = yielded_values(op.body)
         kept: dict[SSAValue, Pair] = {}
 

@@ -157,11 +157,14 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="STAGE", help="write the IR after STAGE instead of code")
     parser.add_argument(
         "--emit",
-        choices=("artifact", "c-library", "mlir"),
-        help="what to write: a folder that treadle loads (default), a static library with a header for C programs, or "
-        "the IR after the stage of --to (default: the last) in MLIR's generic form, which mlir-opt reads",
+        choices=("artifact", "c-library", "onnx", "mlir"),
+        help="what to write: a folder that treadle loads (default), a static library with a header for C programs, an "
+        "ONNX model of one custom operator with the library that ONNX Runtime registers for it, or the IR after the "
+        "stage of --to (default: the last) in MLIR's generic form, which mlir-opt reads",
     )
-    parser.add_argument("--name", metavar="NAME", help="c-library: what its names begin with; default: the model's")
+    parser.add_argument(
+        "--name", metavar="NAME", help="c-library, onnx: what the library's names begin with; default: the model's"
+    )
     parser.add_argument("--trace", metavar="DIR", help="write the numbered IR after every pass")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write; - prints IR")
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -167,7 +168,7 @@ def library_header(name: str, manifest: Manifest, weights_bytes: int) -> str:
     machine, *features = manifest.machine.split()
     words = f"{', '.join(features) or 'no more than every such processor has'}."
     file = f"`weights` is the path of {name}.weights, which is mapped read-only, and must not change meanwhile."
-    sides = ("input", _inputs(manifest)), ("output", _outputs(manifest))
+    sides = ("input", given_tensors(manifest)), ("output", made_tensors(manifest))
     kept = sum(manifest.inputs[s.argument].num_bytes * (1 if s.in_place else 2) for s in manifest.states)
     return _ABOUT.format(
         name=name,
@@ -189,13 +190,13 @@ def library_header(name: str, manifest: Manifest, weights_bytes: int) -> str:
 def tensor_tables(name: str, manifest: Manifest) -> str:
     """The definitions of the header's tables of tensors."""
     lines: list[str] = []
-    for kind, tensors in (("inputs", _inputs(manifest)), ("outputs", _outputs(manifest))):
+    for kind, tensors in (("inputs", given_tensors(manifest)), ("outputs", made_tensors(manifest))):
         rows: list[str] = []
         for number, tensor in enumerate(tensors):
             shape = f"{name}_{kind}_{number}" if tensor.shape else "NULL"
             if tensor.shape:
                 lines.append(f"static const size_t {shape}[] = {{{', '.join(map(str, tensor.shape))}}};")
-            words = _quoted(tensor.name), _quoted(tensor.dtype), len(tensor.shape), shape, tensor.num_bytes
+            words = quoted(tensor.name), quoted(tensor.dtype), len(tensor.shape), shape, tensor.num_bytes
             padded = int(bool(tensor.extents) and not tensor.dense)
             rows.append(f"    {{{', '.join(map(str, words))}, {np.dtype(tensor.dtype).itemsize}, {padded}}},")
         none = '    {"", "", 0, NULL, 0, 1, 0},'
@@ -248,13 +249,13 @@ def _expression(extent: ExtentExpression, names: Sequence[str]) -> str:
     return _c(extent.value(values))
 
 
-def _inputs(manifest: Manifest) -> tuple[Tensor, ...]:
+def given_tensors(manifest: Manifest) -> tuple[Tensor, ...]:
     """What a caller gives."""
     given = given_of(manifest.inputs, manifest.states)
     return given[: len(given) - len(manifest.extents)]
 
 
-def _outputs(manifest: Manifest) -> tuple[Tensor, ...]:
+def made_tensors(manifest: Manifest) -> tuple[Tensor, ...]:
     """What a caller gets, with extents that depend on data."""
     return made_of(manifest.outputs, manifest.states)
 
@@ -275,7 +276,7 @@ def _ranges(name: str, manifest: Manifest, calls: DynamicCalls) -> list[str]:
     names, lines = [dim.name for dim in manifest.symbols], [f"const {name}_dimension {name}_dimensions[] = {{"]
     for dim in manifest.symbols:
         kept = int(dim.name in calls.lengths)
-        row = _quoted(dim.name), f"{dim.least}LL", f"{dim.greatest}LL", f"{dim.multiple}LL", str(kept)
+        row = quoted(dim.name), f"{dim.least}LL", f"{dim.greatest}LL", f"{dim.multiple}LL", str(kept)
         lines.append(f"    {{{', '.join(row)}}},")
     lines += ["    {NULL, 0, 0, 1, 0}", "};"]
     lines += [
@@ -289,7 +290,7 @@ def _ranges(name: str, manifest: Manifest, calls: DynamicCalls) -> list[str]:
         "    (void)d, (void)after;",
         "}",
     ]
-    for kind, tensors in (("input", _inputs(manifest)), ("output", _outputs(manifest))):
+    for kind, tensors in (("input", given_tensors(manifest)), ("output", made_tensors(manifest))):
         lines += [f"static void find_{kind}_shape(int number, const long long *d, size_t *shape) {{"]
         lines += ["    switch (number) {"]
         for number, tensor in enumerate(tensors):
@@ -322,7 +323,7 @@ def _numbers(name: str, kind: str, tensors: Sequence[Tensor]) -> list[str]:
     for number, tensor in enumerate(tensors):
         word = names.unique(re.sub(r"\W", "_", tensor.name, flags=re.ASCII))
         shape = ", ".join(map(str, tensor.shape))
-        what = f"{_quoted(tensor.name)}: {_element(tensor.dtype)} [{shape}], {tensor.num_bytes} bytes"
+        what = f"{quoted(tensor.name)}: {_element(tensor.dtype)} [{shape}], {tensor.num_bytes} bytes"
         lines.append(f"    {name}_{kind.upper()}_{word} = {number}, /* {what} */")
     return [*lines, f"    {name}_NUM_{kind.upper()}S = {len(tensors)}", "};", ""]
 
@@ -333,7 +334,7 @@ def _element(dtype: str) -> str:
     return f"{dtype} in the low bits of a byte" if in_byte else _C_TYPES.get(dtype, f"{dtype}_t")
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string of C, which may stand in a comment; octal, since hexadecimal escapes have no end."""
     return f'"{"".join(chr(b) if chr(b) in _PLAIN else f"{chr(92)}{b:03o}" for b in text.encode())}"'
 
@@ -372,18 +373,38 @@ def write_library(
     All names that the linker sees begin with `name`, so that a program may have several libraries. TreadleError for an
     artifact of which a file is missing or changed, and what the compiler raises.
     """
-    manifest = artifact.manifest
     toolchain = find_toolchain(load_environment(), target)
     if toolchain.is_wasm:
-        check_addresses(manifest)
-    progress("writing weights", 0.0)
-    offsets, size = _weight_offsets(manifest)
-    sha256 = _write_weights(artifact, folder / f"{name}.weights") if size else hashlib.sha256().hexdigest()
-    header = library_header(name, manifest, size)
-    (folder / f"{name}.h").write_text(header)
-    examples = [] if toolchain.is_wasm else ["run", *(["generate"] if is_decoder(manifest) else [])]
+        check_addresses(artifact.manifest)
+    parts = compile_parts(artifact, target, name, folder / f"{name}.weights", progress)
+    (folder / f"{name}.h").write_text(parts.header)
+    examples = [] if toolchain.is_wasm else ["run", *(["generate"] if is_decoder(artifact.manifest) else [])]
     for word in examples:
         (folder / f"{word}_{name}.c").write_text((_SOURCES / f"{word}_model.c").read_text().replace("MODEL", name))
+    progress("writing the library", 0.9)
+    _archive(parts.objects, parts.units, folder / f"lib{name}.a", toolchain)
+    if toolchain.is_wasm:
+        write_web_module(toolchain, parts.objects, name, artifact.manifest, parts.weights_bytes, folder)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a C library consists of: the text of its header, its units with their objects, and the bytes of its weights,
+    0 if it has none."""
+
+    header: str
+    units: list[str]
+    objects: list[Path]
+    weights_bytes: int
+
+
+def compile_parts(artifact: Artifact, target: Target, name: str, weights: Path, progress: Progress) -> Parts:
+    """Compiles the units of an artifact's C library, and writes its constants, if there are any, to `weights`."""
+    manifest = artifact.manifest
+    progress("writing weights", 0.0)
+    offsets, size = _weight_offsets(manifest)
+    sha256 = _write_weights(artifact, weights) if size else hashlib.sha256().hexdigest()
+    header = library_header(name, manifest, size)
     sources, headers = artifact_text(artifact)
     if not sources:
         raise TreadleError("the artifact has no C text", artifact.folder, WROTE_IT)
@@ -391,12 +412,13 @@ def write_library(
     objects = compile_objects(_renamed(sources, name), headers=headers, target=target)
     entry = _entry(name, manifest, header, offsets, size, sha256)
     headers["sha256.h"] = (_SOURCES / "sha256.h").read_text()
-    base = TARGETS[_BASE[manifest.machine.split()[0]]]
-    objects += compile_objects([entry], headers=headers, target=base)
-    progress("writing the library", 0.9)
-    _archive(objects, [*sources, "library"], folder / f"lib{name}.a", toolchain)
-    if toolchain.is_wasm:
-        write_web_module(toolchain, objects, name, manifest, size, folder)
+    objects += compile_objects([entry], headers=headers, target=entry_target(manifest))
+    return Parts(header, [*sources, "library"], objects, size)
+
+
+def entry_target(manifest: Manifest) -> Target:
+    """What code that asks the processor for its features, before any kernel, is compiled for."""
+    return TARGETS[_BASE[manifest.machine.split()[0]]]
 
 
 BOUND = "treadle_model"
@@ -417,7 +439,9 @@ def bound_library(artifact: Artifact) -> tuple[Path, Path | None]:
     manifest, store = artifact.manifest, store_of(load_environment())
     offsets, size = _weight_offsets(manifest)
     header = library_header(BOUND, manifest, size)
-    entry = _entry(BOUND, manifest, header, offsets, size, "", _shown(manifest))
+    entry = _entry(
+        BOUND, manifest, header, offsets, size, "", shown_dimensions(manifest, "a library that is opened at run time")
+    )
     headers = {name: text for name, text in artifact_text(artifact)[1].items() if name == "pool.h"}
     with store.writing():  # until both are there, nobody evicts them
         key = digest(*(manifest.files[f"{WEIGHTS}/{tensor.name}"] for tensor in manifest.constants))
@@ -429,21 +453,21 @@ def bound_library(artifact: Artifact) -> tuple[Path, Path | None]:
         return build_library([entry], headers=headers), weights
 
 
-def _shown(manifest: Manifest) -> str:
-    """Of each dimension the first input that has it, and where, as C; TreadleError as `bound_library`."""
+def shown_dimensions(manifest: Manifest, what: str) -> str:
+    """Of each dimension the first input that has it, and where, as C; TreadleError as `bound_library`, about `what`."""
     where: dict[str, str] = {}
-    for number, tensor in enumerate(_inputs(manifest)):
+    for number, tensor in enumerate(given_tensors(manifest)):
         for axis, text in enumerate(tensor.extents):
             where.setdefault(text.strip(), f"{{{number}, {axis}}}")
     hidden = [dim.name for dim in manifest.symbols if dim.name not in where]
-    padded = [t.name for t in (*_inputs(manifest), *_outputs(manifest)) if t.extents and not t.dense]
+    padded = [t.name for t in (*given_tensors(manifest), *made_tensors(manifest)) if t.extents and not t.dense]
     problems = [
         *(f"extent {name} depends on data" for name in manifest.found),
         *(f"no input has the dimension '{name}' by itself" for name in hidden),
         *(f"'{name}' lies in its largest shape, of which a call has a part" for name in padded),
     ]
     if problems:
-        raise TreadleError(problems[0], "a library that is opened at run time", "fixed shapes, or dense ranges")
+        raise TreadleError(problems[0], what, "fixed shapes, or dense ranges")
     return f"{{{', '.join([where[dim.name] for dim in manifest.symbols] or ['{0, 0}'])}}}"
 
 

@@ -1,22 +1,27 @@
-/* What the provider uses of ONNX Runtime's binary interface, as its public headers lay it out: tables of functions that
- * only ever grow at their ends, so that the number of an entry never changes. Entries that are not used are `gap`s, and
- * the numbers of those behind them are asserted below.
+/* What the provider and the custom operator use of ONNX Runtime's binary interface, as its public headers lay it out:
+ * tables of functions that only ever grow at their ends, so that the number of an entry never changes. Entries that are
+ * not used are `gap`s, and the numbers of those behind them are asserted below.
  *
- * The interface is that of version 24 (ONNX Runtime 1.24): the oldest that has all of it. */
+ * The provider asks for the interface of version 24 (ONNX Runtime 1.24), the oldest that has all of it. The custom
+ * operator uses what version 16 has: the oldest whose operators return a status. */
 #ifndef TREADLE_ORT_API_H
 #define TREADLE_ORT_API_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define ORT_VERSION 24
+#define ORT_OPERATOR_VERSION 16
 
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtValue OrtValue;
 typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef struct OrtKernelContext OrtKernelContext;
+typedef struct OrtKernelInfo OrtKernelInfo;
+typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 typedef struct OrtLogger OrtLogger;
@@ -32,7 +37,7 @@ typedef struct OrtMemoryInfo OrtMemoryInfo;
 typedef struct OrtAllocator OrtAllocator;
 typedef struct OrtDataTransferImpl OrtDataTransferImpl;
 
-enum { ORT_INVALID_ARGUMENT = 2, ORT_EP_FAIL = 11 };
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_EP_FAIL = 11 };
 enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2, ORT_LOG_ERROR = 3 };
 enum { ORT_IS_TENSOR = 1 };
 enum { ORT_STRINGS = 8 }; /* an element type; up to 23 they are numbered as ONNX's are */
@@ -43,6 +48,7 @@ enum {
 };
 
 typedef void (*ort_gap)(void);
+typedef struct OrtApi OrtApi;
 
 /* An execution provider: a table of functions, which ONNX Runtime calls with the table itself. Those that are NULL have
  * defaults. */
@@ -103,11 +109,40 @@ typedef struct OrtModelEditorApi {
                              const char *const *outputs, size_t, OrtOpAttr **, size_t, OrtNode **);
 } OrtModelEditorApi;
 
-typedef struct OrtApi {
+/* A custom operator of that version: a table of functions, which ONNX Runtime calls with the table itself, and with a
+ * kernel that the table made. Those that are NULL have defaults. */
+typedef struct OrtCustomOp OrtCustomOp;
+struct OrtCustomOp {
+    uint32_t version;
+    ort_gap gap_1[1]; /* CreateKernel, which cannot fail */
+    const char *(*GetName)(const OrtCustomOp *);
+    const char *(*GetExecutionProviderType)(const OrtCustomOp *); /* NULL: the CPU's */
+    int (*GetInputType)(const OrtCustomOp *, size_t);
+    size_t (*GetInputTypeCount)(const OrtCustomOp *);
+    int (*GetOutputType)(const OrtCustomOp *, size_t);
+    size_t (*GetOutputTypeCount)(const OrtCustomOp *);
+    ort_gap gap_8[1]; /* KernelCompute, which cannot fail */
+    void (*KernelDestroy)(void *kernel);
+    int (*GetInputCharacteristic)(const OrtCustomOp *, size_t);
+    int (*GetOutputCharacteristic)(const OrtCustomOp *, size_t);
+    int (*GetInputMemoryType)(const OrtCustomOp *, size_t);
+    ort_gap gap_13_to_16[4]; /* of operators with any number of inputs or outputs */
+    OrtStatus *(*CreateKernelV2)(const OrtCustomOp *, const OrtApi *, const OrtKernelInfo *, void **kernel);
+    OrtStatus *(*KernelComputeV2)(void *kernel, OrtKernelContext *);
+};
+
+enum { ORT_REQUIRED = 0 }; /* a characteristic */
+enum { ORT_DEFAULT_MEMORY = 0 };
+
+struct OrtApi {
     OrtStatus *(*CreateStatus)(int code, const char *message);
     ort_gap gap_1[1];
     const char *(*GetErrorMessage)(const OrtStatus *);
-    ort_gap gap_3[48];
+    ort_gap gap_3[23];
+    OrtStatus *(*CreateCustomOpDomain)(const char *domain, OrtCustomOpDomain **);
+    OrtStatus *(*CustomOpDomain_Add)(OrtCustomOpDomain *, const OrtCustomOp *);
+    OrtStatus *(*AddCustomOpDomain)(OrtSessionOptions *, OrtCustomOpDomain *);
+    ort_gap gap_29[22];
     OrtStatus *(*GetTensorMutableData)(OrtValue *, void **);
     ort_gap gap_52[3];
     OrtStatus *(*CastTypeInfoToTensorInfo)(const OrtTypeInfo *, const OrtTensorTypeAndShapeInfo **);
@@ -117,17 +152,26 @@ typedef struct OrtApi {
     OrtStatus *(*GetDimensionsCount)(const OrtTensorTypeAndShapeInfo *, size_t *);
     OrtStatus *(*GetDimensions)(const OrtTensorTypeAndShapeInfo *, int64_t *, size_t);
     OrtStatus *(*GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo *, const char **, size_t);
-    ort_gap gap_64[26];
+    ort_gap gap_64[1];
+    OrtStatus *(*GetTensorTypeAndShape)(const OrtValue *, OrtTensorTypeAndShapeInfo **);
+    ort_gap gap_66[24];
     OrtStatus *(*KernelContext_GetInput)(const OrtKernelContext *, size_t, const OrtValue **);
     OrtStatus *(*KernelContext_GetOutput)(OrtKernelContext *, size_t, const int64_t *, size_t, OrtValue **);
     ort_gap gap_92[1];
     void (*ReleaseStatus)(OrtStatus *);
     ort_gap gap_94[2];
     void (*ReleaseValue)(OrtValue *);
-    ort_gap gap_97[114];
+    ort_gap gap_97[2];
+    void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo *);
+    ort_gap gap_100[1];
+    void (*ReleaseCustomOpDomain)(OrtCustomOpDomain *);
+    ort_gap gap_102[109];
     OrtStatus *(*CreateOpAttr)(const char *name, const void *data, int length, int type, OrtOpAttr **);
     void (*ReleaseOpAttr)(OrtOpAttr *);
-    ort_gap gap_213[34];
+    ort_gap gap_213[24];
+    OrtStatus *(*HasSessionConfigEntry)(const OrtSessionOptions *, const char *key, int *);
+    OrtStatus *(*GetSessionConfigEntry)(const OrtSessionOptions *, const char *key, char *value, size_t *);
+    ort_gap gap_239[8];
     OrtStatus *(*Logger_LogMessage)(const OrtLogger *, int severity, const char *, const char *file, int line, const char *function);
     ort_gap gap_248[24];
     OrtStatus *(*ReadOpAttr)(const OrtOpAttr *, int type, void *, size_t, size_t *);
@@ -189,7 +233,7 @@ typedef struct OrtApi {
     bool (*TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo *);
     ort_gap gap_391[23];
     OrtStatus *(*GetTensorElementTypeAndShapeDataReference)(const OrtValue *, int *, const int64_t **, size_t *);
-} OrtApi;
+};
 
 typedef struct OrtApiBase {
     const OrtApi *(*GetApi)(uint32_t version); /* NULL where that version is not there */
@@ -205,13 +249,20 @@ ORT_IS_NUMBER(OrtEpFactory, GetVersion, 7);
 ORT_IS_NUMBER(OrtEpFactory, IsStreamAware, 12);
 ORT_IS_NUMBER(OrtEpApi, EpGraphSupportInfo_AddNodesToFuse, 2);
 ORT_IS_NUMBER(OrtModelEditorApi, CreateNode, 6);
+ORT_IS_NUMBER(OrtCustomOp, KernelDestroy, 9);
+ORT_IS_NUMBER(OrtCustomOp, KernelComputeV2, 18);
+ORT_IS_NUMBER(OrtApi, CreateCustomOpDomain, 26);
 ORT_IS_NUMBER(OrtApi, GetTensorMutableData, 51);
 ORT_IS_NUMBER(OrtApi, CastTypeInfoToTensorInfo, 55);
 ORT_IS_NUMBER(OrtApi, GetTensorElementType, 60);
+ORT_IS_NUMBER(OrtApi, GetTensorTypeAndShape, 65);
 ORT_IS_NUMBER(OrtApi, KernelContext_GetInput, 90);
 ORT_IS_NUMBER(OrtApi, ReleaseStatus, 93);
 ORT_IS_NUMBER(OrtApi, ReleaseValue, 96);
+ORT_IS_NUMBER(OrtApi, ReleaseTensorTypeAndShapeInfo, 99);
+ORT_IS_NUMBER(OrtApi, ReleaseCustomOpDomain, 101);
 ORT_IS_NUMBER(OrtApi, CreateOpAttr, 211);
+ORT_IS_NUMBER(OrtApi, GetSessionConfigEntry, 238);
 ORT_IS_NUMBER(OrtApi, Logger_LogMessage, 247);
 ORT_IS_NUMBER(OrtApi, ReadOpAttr, 272);
 ORT_IS_NUMBER(OrtApi, GetValueInfoName, 289);
@@ -228,6 +279,13 @@ ORT_IS_NUMBER(OrtApi, Node_GetSubgraphs, 366);
 ORT_IS_NUMBER(OrtApi, GetTensorData, 378);
 ORT_IS_NUMBER(OrtApi, TensorTypeAndShape_HasShape, 390);
 ORT_IS_NUMBER(OrtApi, GetTensorElementTypeAndShapeDataReference, 414);
+
+/* The status of a runtime that is too old: CreateStatus is as old as the table. */
+static OrtStatus *refuse_runtime(const OrtApiBase *base, int code, int oldest) {
+    char message[256];
+    snprintf(message, sizeof message, "Treadle: ONNX Runtime is version %s; accepted: 1.%d or newer", base->GetVersionString(), oldest);
+    return base->GetApi(1)->CreateStatus(code, message);
+}
 
 /* Returns the status of a call that failed. */
 #define RETURN_IF_FAILED(call) \

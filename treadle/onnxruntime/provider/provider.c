@@ -441,11 +441,7 @@ EXPORTED OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, 
     const OrtApi *api = base->GetApi(ORT_VERSION);
     (void)name;
     (void)logger;
-    if (!api) {
-        char message[256];
-        snprintf(message, sizeof message, "Treadle: ONNX Runtime is version %s; accepted: 1.%d or newer", base->GetVersionString(), ORT_VERSION);
-        return base->GetApi(1)->CreateStatus(ORT_EP_FAIL, message); /* CreateStatus is as old as the table */
-    }
+    if (!api) return refuse_runtime(base, FAILURE, ORT_VERSION);
     if (most < 1) return failed(api, "factories", "no room for one");
     struct factory *made = calloc(1, sizeof *made);
     if (!made) return no_memory(api);
