@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.stream_work import StreamWork
+from treadle.backends.cuda.stream_work import NON_BLOCKING, StreamWork
 from treadle.errors import TreadleError
 
 _LAUNCHING = "launching a kernel"
@@ -48,8 +48,8 @@ class PycudaDriver(StreamWork):
             raise TreadleError(f"no GPU can be used: {error}", where="cuda driver") from error
         self._allocations: dict[int, Any] = {}
         with self.current("creating a stream"):
-            self._stream: Any = self._cuda.Stream()
-            self._recording: Any = self._cuda.Stream()
+            self._stream: Any = self._cuda.Stream(NON_BLOCKING)
+            self._recording: Any = self._cuda.Stream(NON_BLOCKING)
         self.number, self.stream_handle = device, int(self._stream.handle)
         self.recording_handle = int(self._recording.handle)
 
