@@ -158,16 +158,18 @@ def a_freed_result_is_not_overwritten_before_it_is_read() -> None:
 def results_that_are_read_on_unknown_streams_do_not_pile_up() -> None:
     """Their memory is used again once the device was waited for, a few calls later."""
     with framework() as library, framework() as other, opened() as driver, two_kernels(driver) as model:
-        x, copies = library.tensor(X), [other.tensor(np.zeros_like(X)) for _ in range(20)]
+        xs, copies = ([each.tensor(n * X) for n in range(20)] for each in (library, other))
+        y = run(model, xs[0], library.stream)
         for stream in (library.stream, None):
             forget_calls()
-            for copy in copies:
+            for x, copy in zip(xs, copies, strict=True):
                 y = run(model, x, stream)
                 consumed(y, other.stream)
                 _queue_copy(copy, y, other.stream)
             assert calls("cuMemAlloc_v2")[0] <= MOST_WAITING + 1 and calls("cuCtxSynchronize")[0] <= 3
-            for copy in copies:
-                np.testing.assert_array_equal(other.read(copy), 2 * X + BIAS)
+            y.numpy()  # what the program has queued is done before what the reader has
+            for n, copy in enumerate(copies):
+                np.testing.assert_array_equal(other.read(copy), 2 * n * X + BIAS)
 
 
 def a_freed_result_is_not_overwritten_before_a_model_reads_it() -> None:
