@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
 from treadle.api import compile as compile_model
+from treadle.backends.cuda.device_array import DeviceArray
 from treadle.frontends.torch.call import array_of, tensor_of
 from treadle.model import CompiledModel
 from treadle.target import Target
+
+Array = NDArray[Any]
 
 
 class Place(Protocol):
@@ -69,7 +73,11 @@ class OnGpu:
         with torch.cuda.device(self.index):
             stream = torch.cuda.current_stream().cuda_stream
             given = [x.detach().resolve_neg().contiguous() for x in tensors]
-            return [torch.from_dlpack(result) for result in model(*given, *rest, stream=stream)]
+            return [self._tensor(result) for result in model(*given, *rest, stream=stream)]
+
+    def _tensor(self, result: Array | DeviceArray) -> torch.Tensor:
+        """A result of a model; one whose inputs are all on the host, or that has none, gives arrays there."""
+        return torch.from_dlpack(result) if isinstance(result, DeviceArray) else tensor_of(result).to(self.device)
 
 
 def place_of(graph: fx.Graph) -> Place:

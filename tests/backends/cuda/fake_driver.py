@@ -93,6 +93,10 @@ class FakeDriver:
         """See `Driver`."""
         return 0
 
+    def finish(self) -> None:
+        """See `Driver`."""
+        self.synchronize()
+
     def check(self) -> None:
         """See `Driver`."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import fx
@@ -68,6 +70,22 @@ def test_a_device_without_a_target_is_told(compiled: list[tuple[object, ...]]) -
     with pytest.raises(TreadleError, match=r"no target for a GPU of compute capability 3\.0"):
         partitioned(traced("cuda:3", "cuda:3"), {})
     assert not compiled
+
+
+def test_results_of_a_part_without_tensors_are_moved_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = np.arange(3, dtype=np.float32)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext(index))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=5))
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, place: (tensor, place))
+    called: dict[str, object] = {}
+
+    def model(*arrays: object, stream: int) -> tuple[Any, ...]:
+        called.update(arrays=arrays, stream=stream)
+        return (made,)
+
+    ((tensor, place),) = cast("Any", OnGpu(1).call(cast("Any", model), (), ("extent",)))
+    assert called == {"arrays": ("extent",), "stream": 5}
+    assert place == torch.device("cuda:1") and torch.equal(tensor, torch.arange(3.0))
 
 
 def test_places_are_devices_of_pytorch() -> None:

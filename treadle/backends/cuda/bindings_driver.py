@@ -12,7 +12,7 @@ import numpy as np
 
 from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.stream_work import Arguments, StreamWork
+from treadle.backends.cuda.stream_work import NON_BLOCKING, Arguments, StreamWork
 from treadle.errors import TreadleError
 
 # Calls of the NVIDIA driver through cuda-bindings: the one module that loads them.
@@ -61,8 +61,6 @@ def _words(status: Any) -> str:
 
 
 _LAUNCHING = "launching a kernel"
-_NON_BLOCKING = 1
-"""CU_STREAM_NON_BLOCKING: the stream does not wait for the default one."""
 
 
 class _Function:
@@ -93,7 +91,7 @@ class BindingsDriver(StreamWork):
         self._modules: list[Any] = []
         doing = "creating a stream"
         with self.current(doing):
-            self._stream, self._recording = (call(doing, self._cuda.cuStreamCreate, _NON_BLOCKING) for _ in range(2))
+            self._stream, self._recording = (call(doing, self._cuda.cuStreamCreate, NON_BLOCKING) for _ in range(2))
         self.number, self.stream_handle, self.recording_handle = device, int(self._stream), int(self._recording)
 
     @property

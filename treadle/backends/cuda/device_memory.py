@@ -14,6 +14,9 @@ from treadle.errors import TreadleError
 
 # cuMemAlloc and cuMemFree wait for the device: a call may do neither but at first.
 
+MOST_WAITING = 8
+"""Unused blocks of a size that may wait for streams of which nothing is known any more."""
+
 
 class Block:
     """Memory of a result, which goes back with the last reference.
@@ -38,7 +41,8 @@ class DeviceMemory:
     """Memory for the results of calls, which is used again by later calls of the same size.
 
     A block is dropped while work that reads it may still be queued, as tensors of PyTorch are. A later call takes it
-    only if that work lies on streams behind which the call's own is queued: the default ones, and the caller's.
+    only if that work lies on streams behind which the call's own is queued: the default one, and the caller's. Others
+    wait for the device, which is waited for once there are `MOST_WAITING` of a size.
 
     It outlives its program: arrays stay what they are after `close`, and the last one closes the driver.
     """
@@ -57,16 +61,15 @@ class DeviceMemory:
         TreadleError if the device has no such memory, also once all unused memory was given back.
         """
         rounded = _rounded(num_bytes)
-        for entry in reversed(self._unused):
-            address, room, users = entry
-            if room == rounded and users <= {LEGACY_STREAM, PER_THREAD_STREAM, stream}:
-                try:
-                    self._unused.remove(entry)
-                except ValueError:  # another thread was faster
-                    continue
-                for each in users - {stream}:
-                    self.driver.order(each, self.driver.stream_handle)
-                return self._block(address, rounded)
+        found = self._reused(rounded, stream)
+        waiting = list(self._unused)
+        if found is None and sum(room == rounded for _, room, _ in waiting) >= MOST_WAITING:
+            self.driver.finish()
+            for _, _, users in waiting:
+                users.clear()
+            found = self._reused(rounded, stream)
+        if found is not None:
+            return self._block(found, rounded)
         try:
             return self._block(self.driver.allocate(rounded), rounded)
         except TreadleError:
@@ -74,6 +77,22 @@ class DeviceMemory:
                 raise
         self.trim()
         return self._block(self.driver.allocate(rounded), rounded)
+
+    def _reused(self, num_bytes: int, stream: int | None) -> int | None:
+        """The address of an unused block of that size that may be written by what is queued now."""
+        known = {LEGACY_STREAM, stream} - {PER_THREAD_STREAM}
+        for entry in reversed(self._unused):
+            address, room, users = entry
+            if room != num_bytes or not users <= known:
+                continue
+            try:
+                self._unused.remove(entry)
+            except ValueError:  # another thread was faster
+                continue
+            for each in users - {stream}:
+                self.driver.order(each, self.driver.stream_handle)
+            return address
+        return None
 
     def _block(self, address: int, num_bytes: int) -> Block:
         self._given.add(address)

@@ -45,8 +45,10 @@ class LaunchGraph(Protocol):
         ...
 
 
-LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
-"""The handles of CUDA's default streams, as DLPack and `__cuda_array_interface__` number them, too."""
+LEGACY_STREAM = 1
+"""The handle of CUDA's legacy default stream, as DLPack and `__cuda_array_interface__` number it, too."""
+PER_THREAD_STREAM = 2
+"""That of the default stream of whichever thread uses it."""
 
 
 class Driver(Protocol):
@@ -126,6 +128,10 @@ class Driver(Protocol):
 
     def device_of(self, pointer: int) -> int:
         """The number of the GPU on which an address lies."""
+        ...
+
+    def finish(self) -> None:
+        """Waits until all work of the device is done, of all streams."""
         ...
 
     def check(self) -> None:

@@ -299,7 +299,7 @@ class CudaProgram:
             if not capturing:
                 self._driver.order(stream, self._driver.stream_handle)
         except TreadleError as error:
-            raise TreadleError(f"no stream of the model's context: {error.message}", where, accepted) from error
+            raise TreadleError(f"the stream cannot be used: {error.message}", where, accepted) from error
         if capturing:
             accepted = "a call outside the capture: a call launches a graph of its own"
             raise TreadleError("work on the stream is being captured", where, accepted)

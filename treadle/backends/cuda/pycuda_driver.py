@@ -15,7 +15,7 @@ import numpy as np
 
 from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
-from treadle.backends.cuda.stream_work import MAP_ALIGNMENT, StreamWork, encode, map_places
+from treadle.backends.cuda.stream_work import MAP_ALIGNMENT, NON_BLOCKING, StreamWork, encode, map_places
 from treadle.backends.cuda.tensor_map import MAP_BYTES, of_launch
 from treadle.errors import TreadleError
 
@@ -61,8 +61,8 @@ class PycudaDriver(StreamWork):
             raise TreadleError(f"no GPU can be used: {error}", where="cuda driver") from error
         self._allocations: dict[int, Any] = {}
         with self.current("creating a stream"):
-            self._stream: Any = self._cuda.Stream()
-            self._recording: Any = self._cuda.Stream()
+            self._stream: Any = self._cuda.Stream(NON_BLOCKING)
+            self._recording: Any = self._cuda.Stream(NON_BLOCKING)
         self.number, self.stream_handle = device, int(self._stream.handle)
         self.recording_handle = int(self._recording.handle)
 

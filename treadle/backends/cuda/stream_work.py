@@ -174,6 +174,12 @@ class StreamWork(ABC):
             call(doing, "cuPointerGetAttribute", ctypes.byref(number), _DEVICE_ORDINAL, address(pointer))
         return number.value
 
+    def finish(self) -> None:
+        """See `Driver`."""
+        doing = "waiting for the device"
+        with self.current(doing):
+            call(doing, "cuCtxSynchronize")
+
     def check(self) -> None:
         """See `Driver`."""
         where = f"cuda:{self.number}"
@@ -230,6 +236,8 @@ class StreamWork(ABC):
             status_of("cuMemFreeHost", handle(self._pinned.pop()))
 
 
+NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: the stream does not wait for the default one, nor does that for it."""
 _WITHOUT_TIME = 2
 """CU_EVENT_DISABLE_TIMING."""
 _DEVICE_ORDINAL = 9

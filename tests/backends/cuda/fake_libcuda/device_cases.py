@@ -43,6 +43,7 @@ from tests.backends.cuda.fake_libcuda.setting import (
     program,
 )
 from treadle.backends.cuda.device_array import DeviceArray
+from treadle.backends.cuda.device_memory import MOST_WAITING
 from treadle.backends.cuda.driver import BoundLaunch, Device
 from treadle.backends.cuda.executor import CudaProgram, Launch
 from treadle.backends.cuda.stream_work import CapturedGraph
@@ -152,6 +153,23 @@ def a_freed_result_is_not_overwritten_before_it_is_read() -> None:
             assert (second.pointer == address) == reused
             np.testing.assert_array_equal(second.numpy(), -2 * X + BIAS)
             np.testing.assert_array_equal(reader.read(copy), 2 * X + BIAS)
+
+
+def results_that_are_read_on_unknown_streams_do_not_pile_up() -> None:
+    """Their memory is used again once the device was waited for, a few calls later."""
+    with framework() as library, framework() as other, opened() as driver, two_kernels(driver) as model:
+        xs, copies = ([each.tensor(n * X) for n in range(20)] for each in (library, other))
+        y = run(model, xs[0], library.stream)
+        for stream in (library.stream, None):
+            forget_calls()
+            for x, copy in zip(xs, copies, strict=True):
+                y = run(model, x, stream)
+                consumed(y, other.stream)
+                _queue_copy(copy, y, other.stream)
+            assert calls("cuMemAlloc_v2")[0] <= MOST_WAITING + 1 and calls("cuCtxSynchronize")[0] <= 3
+            y.numpy()  # what the program has queued is done before what the reader has
+            for n, copy in enumerate(copies):
+                np.testing.assert_array_equal(other.read(copy), 2 * n * X + BIAS)
 
 
 def a_freed_result_is_not_overwritten_before_a_model_reads_it() -> None:
@@ -361,9 +379,7 @@ def streams_that_cannot_be_used_are_refused() -> None:
     with framework() as library, framework(1) as elsewhere, opened() as driver, two_kernels(driver) as model:
         x = library.tensor(X)
         library.synchronize()
-        with fails(
-            "stream 0x.*: no stream of the model's context: .* invalid resource handle; accepted: a stream of cuda:0"
-        ):
+        with fails("stream 0x.*: the stream cannot be used: .* invalid resource handle; accepted: a stream of cuda:0"):
             run(model, x, elsewhere.stream)
         run(model, x)  # what is allocated once is allocated now
 
@@ -432,7 +448,7 @@ def a_device_that_is_gone() -> None:
             "cuda:0: the GPU failed: cuStreamQuery failed: context is destroyed; accepted: close\\(\\) the model"
         ):
             model.run([X])
-        with fails(r"stream 0x[0-9a-f]+: no stream of the model's context: .* failed: context is destroyed"):
+        with fails(r"stream 0x[0-9a-f]+: the stream cannot be used: .* failed: context is destroyed"):
             model.run([x], None, library.stream)
         model.close()
     with opened() as driver, two_kernels(driver) as model:
@@ -445,6 +461,7 @@ CASES = (
     a_call_finds_its_order_without_a_stream,
     freed_tensors_are_not_read,
     a_freed_result_is_not_overwritten_before_it_is_read,
+    results_that_are_read_on_unknown_streams_do_not_pile_up,
     a_freed_result_is_not_overwritten_before_a_model_reads_it,
     results_go_where_the_caller_says,
     two_models_interleave_on_two_streams,

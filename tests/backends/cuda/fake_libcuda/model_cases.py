@@ -199,6 +199,18 @@ def ranges_are_padded_and_cut_on_the_device() -> None:
             model(given, out=(library.tensor(floats(ROWS, WIDTH)), None), stream=library.stream)
 
 
+def extents_are_those_of_each_call() -> None:
+    """A sum along a range; calls from the host leave other extents on the device."""
+    nodes = [make_node("ReduceSum", ["x", "axis"], ["y"])]
+    model = onnx_model(nodes, {"x": ("n", 16)}, {"y": (1, 16)}, {"axis": np.array([0], np.int64)})
+    with framework() as library, compiled(model, shapes={"n": N}) as summed:
+        for rows, other in ((9, 3), (3, 9)):
+            x, y = np.ones((rows, 16), np.float32), np.ones((other, 16), np.float32)
+            for _ in range(2):
+                np.testing.assert_array_equal(summed(library.tensor(x))[0].numpy(), [[rows] * 16])
+                np.testing.assert_array_equal(summed(y)[0], [[other] * 16])
+
+
 def extents_that_depend_on_data_are_waited_for() -> None:
     """Their outputs are cut on the device, once the host knows them."""
     nodes = [make_node("NonZero", ["x"], ["i"])]
@@ -257,7 +269,7 @@ def buffers_for_outputs_that_do_not_fit() -> None:
                 "stream: the stream is a .*; accepted: its handle as a number, such as torch.cuda.current_stream"
             ):
                 model(x, stream=stream)
-        with fails("stream 0x5: no stream of the model's context"):
+        with fails("stream 0x5: the stream cannot be used"):
             model(x, stream=5)
         assert model(x, out=(y, None), stream=library.stream)[0] is y
         np.testing.assert_array_equal(library.read(y) >= 0, True)
@@ -297,6 +309,7 @@ CASES = (
     a_model_runs_where_it_is_told_to,
     an_artifact_for_another_architecture,
     ranges_are_padded_and_cut_on_the_device,
+    extents_are_those_of_each_call,
     extents_that_depend_on_data_are_waited_for,
     states_stay_on_the_device,
     buffers_for_outputs_that_do_not_fit,
