@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import f16
 
+from tests.backends.cuda.conformance.hopper_case import aligned
 from treadle.backends.cuda.emulator import Emulator, Report
 from treadle.backends.cuda.tensor_map import TensorMap
 
@@ -29,15 +30,6 @@ class Size:
     n: int
     k: int
     blocks: int
-
-
-def aligned(array: Array) -> Array:
-    """A copy that begins at a multiple of 256, as device memory does."""
-    raw = np.zeros(array.nbytes + 256, np.uint8)
-    start = -raw.ctypes.data % 256
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def launched(emulator: Emulator, size: Size) -> tuple[Report, Array, Array]:

@@ -157,7 +157,7 @@ class NativeFinding(Structure):
         ("what", c_uint32), ("line", c_uint32), ("pc", c_uint64), ("other_pc", c_uint64), ("buffer", c_int32),
         ("size", c_uint32), ("offset", c_int64), ("thread", c_uint32), ("other_thread", c_uint32),
         ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32),
-        ("text", c_char_p), ("count", c_uint64), ("numbers", c_int64 * 3),
+        ("text", c_char_p), ("count", c_uint64), ("numbers", c_int64 * 4),
         ("threads", c_uint32 * (MAX_THREADS // 32)),
     ]  # fmt: skip
 

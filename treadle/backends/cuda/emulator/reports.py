@@ -379,7 +379,7 @@ _DESCRIPTOR_FAULTS = {
 
 def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
     """What `what` says of the functions of treadle_hopper.h, with its numbers."""
-    a, b, c = numbers
+    a, b, c, d = numbers
     match what:
         case What.MBARRIER_UNINITIALISED:
             return "no barrier was initialised here"
@@ -397,9 +397,9 @@ def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
             return f"a wait for phase {a} of a barrier, after which phase {b} has ended already"
         case What.MBARRIER_STUCK:
             missing = [f"{a} of {b} arrivals"] if a else []
-            missing += [f"{c} bytes"] if c > 0 else [f"{-c} bytes too many"] if c < 0 else []
-            what_misses = f"missing: {', '.join(missing)}" if missing else "the other parity's phase never ends"
-            return f"a wait for a phase that never ends, {what_misses}; the launch ended here"
+            missing += [f"{c} bytes"] if c > 0 else []
+            beyond = f"; {-c} bytes came that nobody expects" if c < 0 else ""
+            return f"phase {d} never ends: {' and '.join(missing) or 'nothing'} missing{beyond}; the launch ended here"
         case What.NAMED_NUMBER:
             return f"numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"
         case What.NAMED_COUNT:

@@ -98,7 +98,7 @@ struct Finding {
   uint32_t padding;
   const char *text;    // the array type of BOUNDS_INDEX
   uint64_t count;      // how often
-  int64_t numbers[3];  // of report_numbers
+  int64_t numbers[4];  // of report_numbers
   uint32_t threads[MAX_WARPS];  // of that block, one bit a thread
 };
 constexpr int32_t NO_BUFFER = 1 << 30;

@@ -9,24 +9,30 @@ namespace {
 
 template <typename T> bool make(T *&array, uint64_t number) { return (array = (T *)calloc(number, sizeof(T))) != nullptr; }
 
-// Each variable keeps its place within 1024 bytes, which swizzles depend on.
-bool lay_out(Worker &w, Hopper &h) {
-  const Request &request = *w.launch->request;
-  h.anchor = (uint8_t *)request.anchor();
-  uint32_t next = WINDOW_START;
-  for (uint32_t i = 0; i < request.num_variables; ++i) {
-    const uint32_t wanted = (uint32_t)((uint64_t)(h.anchor + request.variables[i].offset) % 1024);
-    next += (wanted - next) % 1024;
-    h.starts[i] = next;
-    next += (uint32_t)request.variables[i].bytes + CHUNK;
+// A variable keeps its place within 1024 bytes, which swizzles depend on.
+const Placed &place(Worker &w, uint32_t variable) {
+  Hopper &h = *w.hopper;
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    if (h.placed[i].variable == variable) return h.placed[i];
   }
-  return next <= WINDOW_BYTES;
+  const SharedVariable &v = w.launch->request->variables[variable];
+  uint8_t *memory = h.anchor + v.offset;
+  const uint32_t start = h.window_end + ((uint32_t)(uintptr_t)memory - h.window_end) % 1024;
+  h.window_end = start + (uint32_t)v.bytes + CHUNK;
+  if (h.window_end > WINDOW_BYTES) {
+    stop_launch(OUT_OF_MEMORY);
+    abandon();
+  }
+  h.placed[h.num_placed] = {start, variable, memory, v.bytes};
+  return h.placed[h.num_placed++];
 }
 
 bool open(Worker &w, Hopper &h) {
   const Request &request = *w.launch->request;
-  if (!make(h.starts, request.num_variables + 1) || !make(h.barrier_at, WINDOW_BYTES / 8)) return false;
-  if (!make(h.threads, w.num_threads) || !lay_out(w, h)) return false;
+  h.anchor = (uint8_t *)request.anchor();
+  h.window_end = WINDOW_START;
+  if (!make(h.placed, request.num_variables + 1) || !make(h.barrier_at, WINDOW_BYTES / 8)) return false;
+  if (!make(h.threads, w.num_threads)) return false;
   if (!request.checks) return true;
   if (!make(h.tags, WINDOW_BYTES / CHUNK) || !make(h.fenced_before, w.num_threads)) return false;
   w.clocks.threads = w.num_threads;
@@ -99,7 +105,7 @@ void close_hopper(Worker &w) {
     free(group.products);
     free(group.least);
   }
-  free(h.starts);
+  free(h.placed);
   free(h.barrier_at);
   free(h.threads);
   free(h.tags);
@@ -120,23 +126,21 @@ void begin_hopper_epoch(Worker &w) {
 }
 
 WindowPlace place_of(const Worker &w, uint32_t address) {
-  const Request &request = *w.launch->request;
   const Hopper &h = *w.hopper;
-  for (uint32_t i = request.num_variables; i--;) {
-    if (address < h.starts[i]) continue;
-    const SharedVariable &v = request.variables[i];
-    const int64_t offset = address - h.starts[i];
-    return {h.anchor + v.offset + offset, -1 - (int32_t)i, offset, (int64_t)v.bytes - offset};
+  for (uint32_t i = h.num_placed; i--;) {
+    const Placed &at = h.placed[i];
+    if (address < at.start) continue;
+    const int64_t offset = address - at.start;
+    return {at.memory + offset, -1 - (int32_t)at.variable, offset, (int64_t)at.bytes - offset};
   }
   return {nullptr, NO_BUFFER, (int64_t)address, 0};
 }
 
 const Tag *tag_of(const Worker &w, const uint8_t *memory) {
-  const Request &request = *w.launch->request;
   const Hopper &h = *w.hopper;
-  for (uint32_t i = 0; i < request.num_variables; ++i) {
-    const int64_t offset = memory - (h.anchor + request.variables[i].offset);
-    if (offset >= 0 && offset < (int64_t)request.variables[i].bytes) return &h.tags[(h.starts[i] + offset) / CHUNK];
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    const int64_t offset = memory - h.placed[i].memory;
+    if (offset >= 0 && offset < (int64_t)h.placed[i].bytes) return &h.tags[(h.placed[i].start + offset) / CHUNK];
   }
   return nullptr;
 }
@@ -172,7 +176,7 @@ void report_waiting_mbarrier(Worker &w, uint32_t index) {
     if (b.waiting[i / WARP_SIZE] >> (i % WARP_SIZE) & 1) pc = w.fibers[i].pc;
   }
   const WindowPlace place = place_of(w, b.address);
-  report_stuck({MBARRIER_STUCK, pc, 0, place.buffer}, b.waiting, place.offset, b.left, b.count, b.bytes);
+  report_stuck({MBARRIER_STUCK, pc, 0, place.buffer}, b.waiting, place.offset, {{b.left, b.count, b.bytes, b.phase}});
 }
 
 void report_waiting_named(Worker &w, uint32_t number) {
@@ -181,7 +185,7 @@ void report_waiting_named(Worker &w, uint32_t number) {
   for (uint32_t i = 0; i < w.num_threads && !pc; ++i) {
     if (b.waiting[i / WARP_SIZE] >> (i % WARP_SIZE) & 1) pc = w.fibers[i].pc;
   }
-  report_stuck({NAMED_STUCK, pc, 0, NO_BUFFER}, b.waiting, 0, number, b.arrived, b.expected);
+  report_stuck({NAMED_STUCK, pc, 0, NO_BUFFER}, b.waiting, 0, {{number, b.arrived, b.expected}});
 }
 
 bool any(const uint32_t *waiting) {
@@ -217,7 +221,7 @@ bool resolve_hopper(Worker &w) {
     threads[i / WARP_SIZE] |= 1u << (i % WARP_SIZE);
     if (!pc) pc = w.fibers[i].pc;
   }
-  if (pc) report_stuck({WGMMA_STUCK, pc, 0, NO_BUFFER}, threads, 0, 0, 0, 0);
+  if (pc) report_stuck({WGMMA_STUCK, pc, 0, NO_BUFFER}, threads, 0, {{0}});
   if (!stuck && !pc) return false;
   stop_launch(STUCK);
   return true;
@@ -245,14 +249,14 @@ extern "C" uint32_t treadle_emu_shared_address(const void *pointer) {
   const Hopper &h = hopper();
   const Request &request = *worker->launch->request;
   uint32_t nearest = 0;
+  int64_t distance = INT64_MAX;
   for (uint32_t i = 0; i < request.num_variables; ++i) {
     const int64_t offset = (const uint8_t *)pointer - (h.anchor + request.variables[i].offset);
-    if (offset < 0) continue;
-    const int64_t before = (const uint8_t *)pointer - (h.anchor + request.variables[nearest].offset);
-    if (before < 0 || offset < before) nearest = i;
+    if (offset < 0 || offset >= distance) continue;
+    nearest = i;
+    distance = offset;
   }
-  if (!request.num_variables) return 0;
-  return h.starts[nearest] + (uint32_t)((const uint8_t *)pointer - (h.anchor + request.variables[nearest].offset));
+  return distance == INT64_MAX ? 0 : place(*worker, nearest).start + (uint32_t)distance;
 }
 
 extern "C" void treadle_emu_cluster() {

@@ -39,6 +39,7 @@ struct Mbarrier {
   uint32_t phase;      // how many have ended
   uint32_t thread;     // that initialised it
   bool published;      // to copies
+  Slot made;           // its initialisation
   uint32_t waiting[MAX_WARPS];
   uint32_t *gathered;  // what those who arrived had done and knew
   uint32_t *released;  // the same at the end of the last phase
@@ -160,13 +161,21 @@ struct Tag {
   uint32_t swizzle;
 };
 
+struct Placed {
+  uint32_t start;      // in the window
+  uint32_t variable;
+  uint8_t *memory;
+  uint64_t bytes;
+};
+
 struct FencedBefore {
   uint32_t epoch, until;
 };
 
 struct Hopper {
   uint8_t *anchor;
-  uint32_t *starts;    // by shared variable: its place in the window
+  Placed *placed;      // variables whose address was asked for, by address in the window
+  uint32_t num_placed, window_end;
   uint16_t *barrier_at;  // by address / 8: index + 1
   Mbarrier barriers[MOST_BARRIERS];
   uint32_t num_barriers;
@@ -224,7 +233,7 @@ bool arrived(const Worker &w, const uint32_t *clock, const Cell &cell);
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc);
 void end_phase(Worker &w, Mbarrier &barrier);  // if all is there
 void check_registers(Worker &w);          // at the end of a block
-void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a = 0, int64_t b = 0, int64_t c = 0);
+void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a = 0, int64_t b = 0);
 
 // tensor_copy.cpp
 void land(Worker &w, uint32_t load);

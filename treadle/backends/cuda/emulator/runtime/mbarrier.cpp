@@ -1,19 +1,33 @@
 // Barriers of arrivals and bytes, barriers with numbers, and the registers of a warpgroup.
 #include <string.h>
 
+#include "concurrent.h"
 #include "hopper.h"
 
 namespace emu {
 
-void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a, int64_t b, int64_t c) {
+void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a, int64_t b) {
   const WindowPlace place = place_of(w, address);
-  report_numbers({what, pc, 0, place.buffer}, 8, place.offset, a, b, c);
+  report_numbers({what, pc, 0, place.buffer}, 8, place.offset, {{a, b}});
+}
+
+// Threads may use a barrier whose initialisation is ordered before that.
+static void check_made(Worker &w, const Mbarrier &b, uint64_t pc) {
+  const uint32_t thread = w.current->index;
+  const Slot now = {w.block + 1, w.epoch, thread | w.warps[thread / WARP_SIZE].epoch << WARP_EPOCH_SHIFT, 0};
+  if (!concurrent(w, b.made, now)) return;
+  const WindowPlace place = place_of(w, b.address);
+  report({RACE_READ_WRITE, pc, w.launch->module_low + b.made.pc, place.buffer}, 8, place.offset, &b.made);
 }
 
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc) {
   Hopper &h = hopper();
   const uint32_t index = address % 8 || address >= WINDOW_BYTES ? 0 : h.barrier_at[address / 8];
-  if (index) return &h.barriers[index - 1];
+  if (index) {
+    Mbarrier &found = h.barriers[index - 1];
+    if (w.launch->request->checks) check_made(w, found, pc);
+    return &found;
+  }
   report_barrier(w, MBARRIER_UNINITIALISED, address, pc);
   return nullptr;
 }
@@ -97,6 +111,8 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
   b.phase = 0;
   b.thread = w.current->index;
   b.published = false;
+  b.made = async_slot(w, b.thread, pc);
+  b.made.who &= ~ASYNC_BIT;
   if (!b.gathered) b.gathered = new_clock(w);
   if (!b.released) b.released = new_clock(w);
 }
@@ -104,14 +120,14 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
 void check_named(Worker &w, int32_t number, int32_t threads, uint64_t pc) {
   const bool taken = number >= 1 && number < (int32_t)NAMED_BARRIERS && threads >= (int32_t)WARP_SIZE &&
                      threads % (int32_t)WARP_SIZE == 0 && threads <= (int32_t)(w.num_warps * WARP_SIZE);
-  if (!taken) report_numbers({NAMED_NUMBER, pc, 0, NO_BUFFER}, 0, 0, number, threads, 0);
+  if (!taken) report_numbers({NAMED_NUMBER, pc, 0, NO_BUFFER}, 0, 0, {{number, threads}});
 }
 
 // Warps come whole; counted are the lanes that came.
 void check_whole_warps(Worker &w, const NamedBarrier &b, uint32_t number, uint64_t pc) {
   for (uint32_t i = 0; i < w.num_warps; ++i) {
     if (!b.there[i] || b.there[i] == w.warps[i].present) continue;
-    report_numbers({NAMED_WARP, pc, 0, NO_BUFFER}, 0, 0, number, i, 0);
+    report_numbers({NAMED_WARP, pc, 0, NO_BUFFER}, 0, 0, {{number, i}});
   }
 }
 
@@ -127,9 +143,9 @@ void meet(uint32_t number, int32_t threads, bool waits, uint64_t pc) {
     b.released = new_clock(w);
   }
   if (b.arrived && b.expected != (uint32_t)threads) {
-    report_numbers({NAMED_COUNT, pc, 0, NO_BUFFER}, 0, 0, number, threads, b.expected);
+    report_numbers({NAMED_COUNT, pc, 0, NO_BUFFER}, 0, 0, {{number, threads, b.expected}});
   }
-  if (b.there[warp] & bit) report_numbers({NAMED_TWICE, pc, 0, NO_BUFFER}, 0, 0, number, b.arrived, b.expected);
+  if (b.there[warp] & bit) report_numbers({NAMED_TWICE, pc, 0, NO_BUFFER}, 0, 0, {{number, b.arrived, b.expected}});
   b.expected = (uint32_t)threads;
   b.there[warp] |= bit;
   publish(w, b.gathered);
@@ -165,14 +181,14 @@ void check_registers(Worker &w) {
     for (uint32_t i = first; i < end; ++i) {
       const uint64_t either = one.registers_pc ? one.registers_pc : h.threads[i].registers_pc;
       if (h.threads[i].registers == one.registers) continue;
-      report_numbers({REGISTERS_WARPGROUP, either, 0, NO_BUFFER}, 0, 0, h.threads[i].registers, one.registers, 0);
+      report_numbers({REGISTERS_WARPGROUP, either, 0, NO_BUFFER}, 0, 0, {{h.threads[i].registers, one.registers}});
       break;
     }
     sum += (one.registers ? one.registers : given) * (end - first);
     if (one.registers > given) pc = one.registers_pc;
   }
   if (pc && sum > given * w.num_threads) {
-    report_numbers({REGISTERS_SUM, pc, 0, NO_BUFFER}, 0, 0, sum, given * w.num_threads, 0);
+    report_numbers({REGISTERS_SUM, pc, 0, NO_BUFFER}, 0, 0, {{sum, given * w.num_threads}});
   }
 }
 
@@ -204,14 +220,14 @@ extern "C" void treadle_emu_registers(int32_t number, int32_t increase) {
   Hopper &h = hopper();
   const uint32_t self = w.current->index;
   if (number < 24 || number > 240 || number % 8) {
-    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, number, 0, 0);
+    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, {{number}});
     return;
   }
   h.threads[self].registers = (uint32_t)number;
   h.threads[self].registers_pc = PC;
   const uint32_t given = registers_at_launch(w), first = self / WARPGROUP * WARPGROUP;
-  if (first + WARPGROUP > w.num_threads) report_numbers({REGISTERS_WARPGROUP, PC, 0, NO_BUFFER}, 0, 0, number, 0, 0);
+  if (first + WARPGROUP > w.num_threads) report_numbers({REGISTERS_WARPGROUP, PC, 0, NO_BUFFER}, 0, 0, {{number}});
   if (increase ? (uint32_t)number < given : (uint32_t)number > given) {
-    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, number, given, increase ? 1 : 2);
+    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, {{number, given, increase ? 1 : 2}});
   }
 }

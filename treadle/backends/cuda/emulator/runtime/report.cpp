@@ -96,7 +96,7 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
   if (f) describe(*f, bytes, offset, other);
 }
 
-void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, int64_t a, int64_t b, int64_t c) {
+void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, const Numbers &numbers) {
   if (!wanted(key.what)) return;
   Lock lock;
   Finding *f = find(key, 0, worker->block);
@@ -104,21 +104,17 @@ void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, int64
   const uint32_t thread = f->thread, block = f->block;
   describe(*f, bytes, offset, nullptr);
   if (f->thread == thread && f->block == block) return;
-  f->numbers[0] = a;
-  f->numbers[1] = b;
-  f->numbers[2] = c;
+  memcpy(f->numbers, numbers.at, sizeof f->numbers);
 }
 
-void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, int64_t a, int64_t b, int64_t c) {
+void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, const Numbers &numbers) {
   Lock lock;
   Finding *f = find(key, 0, worker->block);
   if (!f || f->block < worker->block) return;
   f->block = worker->block;
   f->offset = offset;
   f->size = 8;
-  f->numbers[0] = a;
-  f->numbers[1] = b;
-  f->numbers[2] = c;
+  memcpy(f->numbers, numbers.at, sizeof f->numbers);
   for (uint32_t i = 0; i < MAX_WARPS; ++i) f->threads[i] |= threads[i];
 }
 

@@ -58,15 +58,15 @@ uint8_t *memory_of(const WindowPlace &tile, uint32_t from, uint32_t address) {
 bool check_copy(Worker &w, const TensorCopy &copy, uint32_t rank) {
   const TensorMap &map = copy.map;
   if (map.made != TENSOR_MAP_MADE || map.rank != rank || map.base % CHUNK) {
-    report_numbers({TENSOR_MAP, copy.pc, 0, NO_BUFFER}, 0, 0, map.made == TENSOR_MAP_MADE ? map.rank : 0, rank, 0);
+    report_numbers({TENSOR_MAP, copy.pc, 0, NO_BUFFER}, 0, 0, {{map.made == TENSOR_MAP_MADE ? map.rank : 0, rank}});
     return false;
   }
   const Box box(copy);
   const WindowPlace tile = place_of(w, copy.tile);
   const uint32_t alignment = map.swizzle ? 8 * span_of(map.swizzle) : 128;
-  if (copy.tile % alignment) report_numbers({TENSOR_ALIGNMENT, copy.pc, 0, tile.buffer}, 1, tile.offset, alignment, 0, 0);
+  if (copy.tile % alignment) report_numbers({TENSOR_ALIGNMENT, copy.pc, 0, tile.buffer}, 1, tile.offset, {{alignment}});
   if ((int64_t)copy.at[0] * map.element_bytes % CHUNK) {
-    report_numbers({TENSOR_COORDINATE, copy.pc, 0, NO_BUFFER}, 0, 0, copy.at[0], map.element_bytes, 0);
+    report_numbers({TENSOR_COORDINATE, copy.pc, 0, NO_BUFFER}, 0, 0, {{copy.at[0], map.element_bytes}});
   }
   if (tile.room < (int64_t)box.tile_bytes()) {
     report({BOUNDS_OUTSIDE, copy.pc, 0, tile.buffer}, box.tile_bytes(), tile.offset, nullptr);
