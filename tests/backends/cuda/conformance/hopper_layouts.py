@@ -66,8 +66,7 @@ def operand(elements: Array, swizzle: int, across: bool) -> Image:
     """
     rows, terms = elements.shape
     size, span = elements.dtype.itemsize, SPANS[swizzle]
-    row, term = np.indices(elements.shape)
-    address: Array
+    row, term = (np.asarray(each) for each in np.indices(elements.shape))
     if across:
         in_span, leading, stride = span // size, terms * span, 8 * span
         address = row // in_span * leading + term // 8 * stride + term % 8 * span + row % in_span * size
@@ -83,7 +82,7 @@ def operand(elements: Array, swizzle: int, across: bool) -> Image:
         address = row // 8 * stride + byte // 16 * leading + row % 8 * 16 + byte % 16
         advance = 2 * leading
     raw = np.ascontiguousarray(elements).view(np.uint8).reshape(rows, terms, size)
-    places = swizzled(address, swizzle)[..., None] + np.arange(size)
+    places = swizzled(np.asarray(address), swizzle)[..., None] + np.arange(size)
     data = np.zeros(-(-(int(places.max()) + 1) // 1024) * 1024, np.uint8)
     data[places] = raw
     return Image(data, leading, stride, swizzle, advance)
