@@ -184,6 +184,19 @@ CASES = {
         ("treadle_named_barrier(4, 128)", "treadle_named_barrier(3, 256)"),
         "s",
     ),
+    "a sum of blocks, of which one thread counts its block": Case(
+        "race",
+        "a read and a write that no barrier orders",
+        """if (t < 128) {
+    all[256 + blockIdx.x * 128 + t] = t; // OTHER
+    // barrier
+    if (t == 0) s[0][0] = treadle_arrive(count, 2);
+    treadle_named_barrier(3, 128);
+    if (s[0][0] != 0) all[t] = all[256 + t] + all[384 + t]; // HERE
+  }""",
+        ("// barrier", "treadle_named_barrier(3, 128);"),
+        "b",
+    ),
     "a map of other dimensions": Case(
         "bounds",
         "a copy of 3 dimensions by a map of 2",
@@ -411,13 +424,14 @@ def source(body: str, name: str) -> str:
     return (
         '#include "treadle_hopper.h"\n'
         f'extern "C" __global__ void __launch_bounds__(256, 1) {name}(\n'
-        "    float *b, const __grid_constant__ treadle_tensor_map a_map,\n"
+        "    float *b, int *count, const __grid_constant__ treadle_tensor_map a_map,\n"
         "    const __grid_constant__ treadle_tensor_map b_map) {\n"
         "  __shared__ alignas(1024) float s[64][32];\n"
         "  __shared__ treadle_mbarrier full[2];\n"
         "  const unsigned s_at = treadle_uniform(treadle_shared_address(s));\n"
         "  const unsigned full_at = treadle_uniform(treadle_shared_address(full));\n"
         "  const unsigned long long tile = treadle_matrix(s_at, 16, 1024, 1);\n"
+        "  float *all = b;\n"
         "  b += blockIdx.x * 256;\n"
         f"  const int t = threadIdx.x;\n  {body}\n}}\n"
     )
@@ -445,7 +459,7 @@ def launch(emulator: Emulator, kernel: str) -> Report:
     b = aligned(np.zeros((128, 32), np.float32))
     out = aligned(np.zeros(512, np.float32))
     maps = (TensorMap(f32, (64, 64), (64, 1), (64, 32), 1), a), (TensorMap(f32, (128, 32), (32, 1), (64, 32), 1), b)
-    return emulator.launch(kernel, (2, 1, 1), (256, 1, 1), [out, *maps])
+    return emulator.launch(kernel, (2, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), *maps])
 
 
 @pytest.fixture(scope="module")
@@ -488,7 +502,7 @@ def test_a_wait_without_end_is_an_error_without_checks(emulate: Callable[..., Em
     ],
 )
 def test_clusters_are_refused(call: str, emulate: Callable[..., Emulator]) -> None:
-    with pytest.raises(TreadleError, match="a function of clusters at line 12"):
+    with pytest.raises(TreadleError, match="a function of clusters at line 13"):
         launch(emulate(source(call, "k")), "k")
 
 
@@ -496,6 +510,6 @@ def test_a_map_goes_with_its_array(emulator: Emulator) -> None:
     out, small = np.zeros(256, np.float32), aligned(np.zeros((4, 32), np.float32))
     map = TensorMap(f32, (64, 32), (32, 1), (64, 32), 1)
     with pytest.raises(TreadleError, match="argument 'a_map' of kernel 'twin_0': got ndarray"):
-        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, small, small])
+        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), small, small])
     with pytest.raises(TreadleError, match="got an array of 128 x float32; accepted: at least 8192 bytes"):
-        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, (map, small), (map, small)])
+        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), (map, small), (map, small)])

@@ -34,16 +34,23 @@ uint32_t *new_clock(Worker &w) {
   return made;
 }
 
-void publish(Worker &w, uint32_t *to) {
-  if (!to) return;
+void publish(Worker &w, Knowledge &to) {
+  if (!to.clock) return;
   const uint32_t thread = w.current->index;
   complete_own(w, thread, tick(w.warps[thread / WARP_SIZE]));
-  join(to, w.clocks.of(thread), w.clocks.width);
+  join(to.clock, w.clocks.of(thread), w.clocks.width);
+  to.known = gather_known(to.known);
 }
 
-void learn(Worker &w, const uint32_t *from) {
-  if (!from) return;
-  join(w.clocks.of(w.current->index), from, w.clocks.width);
+void copy(Worker &w, Knowledge &to, const Knowledge &from) {
+  if (to.clock) memcpy(to.clock, from.clock, w.clocks.width * sizeof(uint32_t));
+  to.known = from.known;
+}
+
+void learn(Worker &w, const Knowledge &from) {
+  if (!from.clock) return;
+  join(w.clocks.of(w.current->index), from.clock, w.clocks.width);
+  learn_known(from.known);
   w.hopper->groups[w.current->index / WARPGROUP].version++;
 }
 
@@ -128,12 +135,13 @@ void begin_clock_epoch(Worker &w) {
     if (t) memcpy(w.clocks.of(t) + 3 * threads, phases, MOST_BARRIERS * sizeof(uint32_t));
   }
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
-    forget_epochs(h.barriers[i].gathered, threads);
-    forget_epochs(h.barriers[i].released, threads);
+    forget_epochs(h.barriers[i].gathered.clock, threads);
+    forget_epochs(h.barriers[i].released.clock, threads);
   }
   for (NamedBarrier &named : h.named) {
-    if (named.gathered) forget_epochs(named.gathered, threads);
-    if (named.released) forget_epochs(named.released, threads);
+    if (!named.gathered.clock) continue;
+    forget_epochs(named.gathered.clock, threads);
+    forget_epochs(named.released.clock, threads);
   }
   for (Warpgroup &group : h.groups) {
     group.version++;

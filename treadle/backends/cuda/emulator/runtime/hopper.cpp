@@ -70,14 +70,14 @@ void begin_hopper(Worker &w) {
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
     Mbarrier &b = h.barriers[i];
     h.barrier_at[b.address / 8] = 0;
-    free(b.gathered);
-    free(b.released);
+    free(b.gathered.clock);
+    free(b.released.clock);
   }
   memset((void *)h.barriers, 0, h.num_barriers * sizeof(Mbarrier));
   h.num_barriers = h.num_loads = 0;
   for (NamedBarrier &named : h.named) {
-    free(named.gathered);
-    free(named.released);
+    free(named.gathered.clock);
+    free(named.released.clock);
     named = {};
   }
   for (Warpgroup &group : h.groups) {

@@ -32,6 +32,12 @@ struct TensorMap {
 static_assert(sizeof(TensorMap) == 128, "a tensor map has 128 bytes");
 constexpr uint8_t TENSOR_MAP_MADE = 0xa7;
 
+// What threads hand on at barriers that are not the whole block's.
+struct Knowledge {
+  uint32_t *clock;
+  const Known *known;  // through fences
+};
+
 struct Mbarrier {
   uint32_t address;    // in the window
   uint32_t count, left;
@@ -41,15 +47,15 @@ struct Mbarrier {
   bool published;      // to copies
   Slot made;           // its initialisation
   uint32_t waiting[MAX_WARPS];
-  uint32_t *gathered;  // what those who arrived had done and knew
-  uint32_t *released;  // the same at the end of the last phase
+  Knowledge gathered;  // what those who arrived had done and knew
+  Knowledge released;  // the same at the end of the last phase
 };
 
 struct NamedBarrier {
   uint32_t arrived, expected;
   uint32_t generation;
   uint32_t there[MAX_WARPS], waiting[MAX_WARPS];
-  uint32_t *gathered, *released;
+  Knowledge gathered, released;
 };
 
 // A box on its way between global and shared memory.
@@ -215,8 +221,9 @@ void touch_shared(uint32_t address, uint32_t bytes, Access access, uint64_t pc);
 
 // clocks.cpp: null clocks, and no work, where races are not looked for.
 uint32_t *new_clock(Worker &w);
-void publish(Worker &w, uint32_t *to);         // what the current thread has done and knows
-void learn(Worker &w, const uint32_t *from);
+void publish(Worker &w, Knowledge &to);        // what the current thread has done and knows
+void copy(Worker &w, Knowledge &to, const Knowledge &from);
+void learn(Worker &w, const Knowledge &from);
 void fence_for_copies(Worker &w);
 const uint32_t *least_of(Worker &w, uint32_t warpgroup);
 // What the current thread knows, with all that it did itself; until forget_own.

@@ -36,10 +36,8 @@ void end_phase(Worker &w, Mbarrier &b) {
   if (b.left || b.bytes) return;
   b.phase++;
   b.left = b.count;
-  if (b.gathered) {
-    b.gathered[w.clocks.phases((uint32_t)(&b - w.hopper->barriers))] = b.phase;
-    memcpy(b.released, b.gathered, w.clocks.width * sizeof(uint32_t));
-  }
+  if (b.gathered.clock) b.gathered.clock[w.clocks.phases((uint32_t)(&b - w.hopper->barriers))] = b.phase;
+  copy(w, b.released, b.gathered);
   wake_all(w, b.waiting);
 }
 
@@ -113,8 +111,8 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
   b.published = false;
   b.made = async_slot(w, b.thread, pc);
   b.made.who &= ~ASYNC_BIT;
-  if (!b.gathered) b.gathered = new_clock(w);
-  if (!b.released) b.released = new_clock(w);
+  if (!b.gathered.clock) b.gathered.clock = new_clock(w);
+  if (!b.released.clock) b.released.clock = new_clock(w);
 }
 
 void check_named(Worker &w, int32_t number, int32_t threads, uint64_t pc) {
@@ -138,9 +136,9 @@ void meet(uint32_t number, int32_t threads, bool waits, uint64_t pc) {
   check_named(w, (int32_t)number, threads, pc);
   NamedBarrier &b = h.named[number % NAMED_BARRIERS];
   const uint32_t warp = w.current->index / WARP_SIZE, bit = 1u << (w.current->index % WARP_SIZE);
-  if (w.clocks.all && !b.gathered) {
-    b.gathered = new_clock(w);
-    b.released = new_clock(w);
+  if (w.clocks.all && !b.gathered.clock) {
+    b.gathered.clock = new_clock(w);
+    b.released.clock = new_clock(w);
   }
   if (b.arrived && b.expected != (uint32_t)threads) {
     report_numbers({NAMED_COUNT, pc, 0, NO_BUFFER}, 0, 0, {{number, threads, b.expected}});
@@ -155,7 +153,7 @@ void meet(uint32_t number, int32_t threads, bool waits, uint64_t pc) {
     b.arrived = 0;
     b.generation++;
     memset(b.there, 0, sizeof b.there);
-    if (b.gathered) memcpy(b.released, b.gathered, w.clocks.width * sizeof(uint32_t));
+    copy(w, b.released, b.gathered);
     wake_all(w, b.waiting);
   }
   while (waits && b.generation == generation) wait_for(AT_NAMED, b.waiting, pc);
