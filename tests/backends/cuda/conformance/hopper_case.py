@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class HopperCase:
-    """A kernel of one block that calls one function, on the emulator and on a GPU.
+    """A kernel of one block, or one cluster of blocks, that calls one function, on the emulator and on a GPU.
 
     body:     statements; `t` is the thread, the inputs and maps have their names, and `out` those of `expected`
     maps:     by the name of an input or `out`: its map, which the kernel is given as `NAME_map`
@@ -35,6 +35,7 @@ class HopperCase:
     absolute: Array | None = None
     sass: str | None = None
     block: int = 128
+    cluster: int = 1
 
     def text(self, kernel: str) -> str:
         """The kernel's CUDA text."""
@@ -42,6 +43,8 @@ class HopperCase:
         maps = [f"const __grid_constant__ treadle_tensor_map {name}_map" for name in self.maps]
         parameters = ", ".join([*pointers, *maps, f"{C_TYPES[self.expected.dtype.name]} *out"])
         bounds = f"__launch_bounds__({self.block}, 1)"
+        if self.cluster > 1:
+            bounds = f"__cluster_dims__({self.cluster}, 1, 1) {bounds}"
         head = f'extern "C" __global__ void {bounds} {kernel}({parameters}) {{\n  const int t = threadIdx.x;'
         return f'#include "treadle_hopper.h"\n{self.prelude}{head}\n  {self.body.strip()}\n}}\n'
 
@@ -50,7 +53,7 @@ class HopperCase:
         arrays = {name: aligned(array) for name, array in self.inputs.items()}
         result = aligned(np.zeros_like(self.expected))
         mapped = [(map, {**arrays, "out": result}[name]) for name, map in self.maps.items()]
-        report = emulator.launch(kernel, (1, 1, 1), (self.block, 1, 1), [*arrays.values(), *mapped, result])
+        report = emulator.launch(kernel, (self.cluster, 1, 1), (self.block, 1, 1), [*arrays.values(), *mapped, result])
         assert not report.findings, str(report)
         return result
 

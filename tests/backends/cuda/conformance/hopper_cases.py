@@ -142,6 +142,41 @@ def _store(shape: Sequence[int], box: Sequence[int], at: Sequence[int], swizzle:
     return HopperCase(body, {"x": made}, expected, {"out": _map(expected, box, swizzle)}, sass=f"UTMASTG.{len(box)}D")
 
 
+# Each of two blocks copies half of the tile to both, and each waits for the other before it ends.
+_CLUSTER = """__shared__ alignas(1024) unsigned char s[4096];
+  __shared__ treadle_mbarrier full, read;
+  const unsigned s_at = treadle_uniform(treadle_shared_address(s));
+  const unsigned full_at = treadle_uniform(treadle_shared_address(&full));
+  const unsigned read_at = treadle_uniform(treadle_shared_address(&read));
+  const int rank = treadle_cluster_rank();
+  if (t == 0) {
+    treadle_mbarrier_init(full_at, 1);
+    treadle_mbarrier_init(read_at, 2);
+    treadle_mbarrier_fence();
+  }
+  treadle_cluster_barrier();
+  for (int n = 0; n < 3; ++n) {
+    if (t == 0) {
+      if (n > 0) treadle_mbarrier_wait(read_at, (n - 1) % 2);
+      treadle_mbarrier_expect(full_at, 4096);
+      treadle_tensor_load_multicast(s_at + rank * 2048, x_map, full_at, 3, 0, n * 32 + rank * 16);
+    }
+    treadle_mbarrier_wait(full_at, n % 2);
+    for (int i = t; i < 4096; i += 128) out[(rank * 3 + n) * 4096 + i] = s[i];
+    treadle_barrier();
+    if (t < 2) treadle_mbarrier_arrive_at(read_at, t);
+  }
+  treadle_cluster_barrier();"""
+
+
+def _cluster() -> HopperCase:
+    given = np.ascontiguousarray(_WORDS[:, :64])
+    tiles = np.stack([tile(given[n * 32 : n * 32 + 32], 1) for n in range(3)])
+    maps = {"x": _map(given, (16, 64), 1)}
+    expected = np.stack([tiles, tiles])
+    return HopperCase(_CLUSTER, {"x": given}, expected, maps, sass="UTMALDG.2D.MULTICAST", cluster=2)
+
+
 _PLANES = _WORDS.reshape(6, 16, 128)
 _FOUR = _WORDS.reshape(3, 4, 8, 128)
 _FIVE = _WORDS.reshape(2, 3, 4, 4, 128)
@@ -180,6 +215,7 @@ _COPY_CASES = {
     "treadle_tensor_load half a span": _load(_WORDS, (8, 32), (3, 8), 1),
     "treadle_tensor_load bytes": _load(_WORDS.view(np.uint8), (64, 128), (40, 192), 1),
     "treadle_tensor_load floats": _load(_WORDS.view(np.float32), (32, 16), (70, 52), 2),
+    "treadle_tensor_load_multicast": _cluster(),
     "treadle_tensor_load 3 dimensions": _load(_PLANES, (3, 5, 64), (4, -2, 88), 1),
     "treadle_tensor_load 4 dimensions": _load(_FOUR, (2, 3, 4, 32), (1, 2, -1, 8), 2),
     "treadle_tensor_load 5 dimensions": _load(_FIVE, (2, 2, 3, 2, 16), (1, -1, 2, 3, 120), 3),

@@ -18,11 +18,6 @@ from treadle.backends.cuda.emulator import CHECKS, Emulator
 from treadle.environment import load_environment
 from treadle.target import Target
 
-OF_CLUSTERS = {
-    "treadle_mbarrier_arrive_at", "treadle_tensor_load_multicast", "treadle_cluster_rank", "treadle_cluster_barrier",
-}  # fmt: skip
-"""What the emulator refuses."""
-
 TEXT = "".join(case.text(kernel_of(name)) for name, case in HOPPER_CASES.items())
 
 
@@ -52,7 +47,7 @@ def test_every_function_of_the_header_is_in_a_case() -> None:
         for path in (header, HEADER)
     )
     called = set(re.findall(r"treadle_\w+", TEXT))
-    assert both - other - called == OF_CLUSTERS
+    assert both - other <= called
 
 
 @pytest.mark.parametrize("name", HOPPER_CASES)

@@ -24,6 +24,8 @@ class Case:
     edit: tuple[str, str]
     """What turns the faulty body into the correct one."""
     buffer: str | None = None
+    cluster: bool = False
+    """Whether the two blocks are one cluster."""
 
 
 START = """if (t == 0) {
@@ -196,6 +198,53 @@ CASES = {
   }""",
         ("// barrier", "treadle_named_barrier(3, 128);"),
         "b",
+    ),
+    "a block that a cluster does not have": Case(
+        "bounds",
+        "block 2 of a cluster of 2",
+        f"""{START.replace("treadle_barrier", "treadle_cluster_barrier")}
+  if (t == 0) treadle_mbarrier_arrive_at(full_at, 2 * treadle_cluster_rank()); // HERE
+  treadle_cluster_barrier();""",
+        ("2 * treadle", "treadle"),
+        cluster=True,
+    ),
+    "a block that may have ended": Case(
+        "race",
+        "block 0 of the cluster may have ended",
+        f"""{START.replace("treadle_barrier", "treadle_cluster_barrier")}
+  if (t == 0) treadle_mbarrier_arrive_at(full_at, 0); // HERE
+  // barrier""",
+        ("// barrier", "treadle_cluster_barrier();"),
+        cluster=True,
+    ),
+    "a barrier of the cluster that one block leaves out": Case(
+        "divergence",
+        "a barrier of the cluster that not all threads come to",
+        "if (treadle_cluster_rank() == 0) treadle_cluster_barrier(); // HERE",
+        ("if (treadle_cluster_rank() == 0) ", ""),
+        cluster=True,
+    ),
+    "a copy to another block that still reads": Case(
+        "race",
+        "a read and a write that no barrier orders",
+        f"""{START.replace("treadle_barrier", "treadle_cluster_barrier")}
+  {WRITTEN.replace("// OTHER", "").replace("treadle_barrier", "treadle_cluster_barrier")}
+  b[t] = s[t / 32][t % 32]; // OTHER
+  // barrier
+  if (t == 0) treadle_mbarrier_expect(full_at, 8192);
+  if (t == 0 && treadle_cluster_rank() == 1) treadle_tensor_load_multicast(s_at, a_map, full_at, 3, 0, 0); // HERE
+  treadle_mbarrier_wait(full_at, 0);
+  treadle_cluster_barrier();""",
+        ("// barrier", "treadle_cluster_barrier();"),
+        "s",
+        cluster=True,
+    ),
+    "a copy that nobody waits for": Case(
+        "race",
+        "the block ended before a copy to it arrived",
+        f"{START}\n  {LOAD.replace('// OTHER', '// HERE')}\n  // wait",
+        ("// wait", "treadle_mbarrier_wait(full_at, 0);"),
+        "s",
     ),
     "a map of other dimensions": Case(
         "bounds",
@@ -420,10 +469,11 @@ CASES = {
 }
 
 
-def source(body: str, name: str) -> str:
+def source(body: str, name: str, cluster: bool = False) -> str:
+    blocks = "__cluster_dims__(2, 1, 1) " if cluster else ""
     return (
         '#include "treadle_hopper.h"\n'
-        f'extern "C" __global__ void __launch_bounds__(256, 1) {name}(\n'
+        f'extern "C" __global__ void {blocks}__launch_bounds__(256, 1) {name}(\n'
         "    float *b, int *count, const __grid_constant__ treadle_tensor_map a_map,\n"
         "    const __grid_constant__ treadle_tensor_map b_map) {\n"
         "  __shared__ alignas(1024) float s[64][32];\n"
@@ -444,7 +494,10 @@ def twin(case: Case) -> str:
 
 KERNELS = {name: f"faulty_{number}" for number, name in enumerate(CASES)}
 TWINS = {name: f"twin_{number}" for number, name in enumerate(CASES)}
-TEXT = "".join(source(case.body, KERNELS[name]) + source(twin(case), TWINS[name]) for name, case in CASES.items())
+TEXT = "".join(
+    source(case.body, KERNELS[name], case.cluster) + source(twin(case), TWINS[name], case.cluster)
+    for name, case in CASES.items()
+)
 
 
 def line_of(kernel: str, mark: str) -> int | None:
@@ -492,18 +545,18 @@ def test_a_wait_without_end_is_an_error_without_checks(emulate: Callable[..., Em
         launch(emulate(TEXT, ()), kernel)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "treadle_cluster_barrier();",
-        "b[t] = treadle_cluster_rank();",
-        "treadle_mbarrier_arrive_at(full_at, 1);",
-        "treadle_tensor_load_multicast(s_at, a_map, full_at, 3, 0, 0);",
-    ],
-)
-def test_clusters_are_refused(call: str, emulate: Callable[..., Emulator]) -> None:
-    with pytest.raises(TreadleError, match="a function of clusters at line 13"):
-        launch(emulate(source(call, "k")), "k")
+def test_a_grid_is_made_of_clusters(emulate: Callable[..., Emulator]) -> None:
+    emulator = emulate('extern "C" __global__ void __cluster_dims__(2) k() {}')
+    emulator.launch("k", (4, 3, 1), (32, 1, 1), [])
+    with pytest.raises(TreadleError, match=r"grid \(3, 2, 1\); accepted: clusters of \(2, 1, 1\) blocks divide it"):
+        emulator.launch("k", (3, 2, 1), (32, 1, 1), [])
+
+
+def test_a_cluster_has_at_most_8_blocks(emulate: Callable[..., Emulator]) -> None:
+    with pytest.raises(
+        TreadleError, match=r"__cluster_dims__\(4, 4\); accepted: up to three numbers of blocks, 8 in all"
+    ):
+        emulate('extern "C" __global__ void __cluster_dims__(4, 4) k() {}')
 
 
 def test_a_map_goes_with_its_array(emulator: Emulator) -> None:

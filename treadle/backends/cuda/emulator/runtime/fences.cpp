@@ -124,7 +124,7 @@ const uint32_t *known_of_others(const Worker &w) {
   uint32_t *made = (uint32_t *)allocate(w.num_warps * WARP_SIZE * sizeof(uint32_t));
   if (!made) return nullptr;
   memset(made, 0, w.num_warps * WARP_SIZE * sizeof(uint32_t));
-  memcpy(made, w.clocks.of(w.current->index), w.num_threads * sizeof(uint32_t));
+  memcpy(made, w.clocks.of(w.current->index) + w.clocks.first, w.num_threads * sizeof(uint32_t));
   return made;
 }
 

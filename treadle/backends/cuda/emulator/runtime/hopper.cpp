@@ -35,8 +35,12 @@ bool open(Worker &w, Hopper &h) {
   if (!make(h.threads, w.num_threads)) return false;
   if (!request.checks) return true;
   if (!make(h.tags, WINDOW_BYTES / CHUNK) || !make(h.fenced_before, w.num_threads)) return false;
-  w.clocks.threads = w.num_threads;
-  w.clocks.width = 3 * w.num_threads + MOST_BARRIERS;
+  const uint32_t blocks = w.cluster ? w.cluster->size : 1;
+  w.clocks.threads = blocks * w.num_threads;
+  w.clocks.first = w.rank * w.num_threads;
+  w.clocks.first_phase = 3 * w.clocks.threads + w.rank * MOST_BARRIERS;
+  w.clocks.width = 3 * w.clocks.threads + blocks * MOST_BARRIERS;
+  if (w.cluster && (!make(h.reached, w.clocks.threads) || !make(h.left, w.clocks.width))) return false;
   return make(w.clocks.all, (uint64_t)w.num_threads * w.clocks.width);
 }
 
@@ -75,6 +79,9 @@ void begin_hopper(Worker &w) {
   }
   memset((void *)h.barriers, 0, h.num_barriers * sizeof(Mbarrier));
   h.num_barriers = h.num_loads = 0;
+  memset(h.at_cluster, 0, sizeof h.at_cluster);
+  if (h.reached) memset((void *)h.reached, 0, w.clocks.threads * sizeof(Slot));
+  if (h.left) memset(h.left, 0, w.clocks.width * sizeof(uint32_t));
   for (NamedBarrier &named : h.named) {
     free(named.gathered.clock);
     free(named.released.clock);
@@ -92,7 +99,7 @@ void begin_hopper(Worker &w) {
     h.threads[i].stores = {stores.copies, 0, stores.capacity, 0};
   }
   if (h.fenced_before) memset((void *)h.fenced_before, 0, w.num_threads * sizeof(FencedBefore));
-  if (w.clocks.all) memset(w.clocks.all, 0, (uint64_t)w.clocks.threads * w.clocks.width * sizeof(uint32_t));
+  if (w.clocks.all) memset(w.clocks.all, 0, (uint64_t)w.num_threads * w.clocks.width * sizeof(uint32_t));
 }
 
 void close_hopper(Worker &w) {
@@ -111,6 +118,8 @@ void close_hopper(Worker &w) {
   free(h.tags);
   free(h.fenced_before);
   free(h.loads);
+  free(h.reached);
+  free(h.left);
   free(w.clocks.all);
   free(w.hopper);
   w.hopper = nullptr;
@@ -134,6 +143,15 @@ WindowPlace place_of(const Worker &w, uint32_t address) {
     return {at.memory + offset, -1 - (int32_t)at.variable, offset, (int64_t)at.bytes - offset};
   }
   return {nullptr, NO_BUFFER, (int64_t)address, 0};
+}
+
+WindowPlace place_of_memory(const Worker &w, const uint8_t *memory) {
+  const Hopper &h = *w.hopper;
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    const int64_t offset = memory - h.placed[i].memory;
+    if (offset >= 0 && offset < (int64_t)h.placed[i].bytes) return place_of(w, h.placed[i].start + (uint32_t)offset);
+  }
+  return {nullptr, NO_BUFFER, 0, 0};
 }
 
 const Tag *tag_of(const Worker &w, const uint8_t *memory) {
@@ -188,6 +206,19 @@ void report_waiting_named(Worker &w, uint32_t number) {
   report_stuck({NAMED_STUCK, pc, 0, NO_BUFFER}, b.waiting, 0, {{number, b.arrived, b.expected}});
 }
 
+// Whether threads stand there, which is reported.
+bool report_standing(Worker &w, Standing standing, What what) {
+  uint32_t threads[MAX_WARPS] = {};
+  uint64_t pc = 0;
+  for (uint32_t i = 0; i < w.num_threads; ++i) {
+    if (w.fibers[i].standing != standing) continue;
+    threads[i / WARP_SIZE] |= 1u << (i % WARP_SIZE);
+    if (!pc) pc = w.fibers[i].pc;
+  }
+  if (pc) report_stuck({what, pc, 0, NO_BUFFER}, threads, 0, {{0}});
+  return pc != 0;
+}
+
 bool any(const uint32_t *waiting) {
   for (uint32_t i = 0; i < MAX_WARPS; ++i) {
     if (waiting[i]) return true;
@@ -197,12 +228,8 @@ bool any(const uint32_t *waiting) {
 
 }  // namespace
 
-bool resolve_hopper(Worker &w) {
+bool report_stuck_block(Worker &w) {
   Hopper &h = *w.hopper;
-  if (h.num_loads) {
-    land(w, random(h, h.num_loads));
-    return true;
-  }
   bool stuck = false;
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
     if (!any(h.barriers[i].waiting)) continue;
@@ -214,15 +241,17 @@ bool resolve_hopper(Worker &w) {
     report_waiting_named(w, i);
     stuck = true;
   }
-  uint32_t threads[MAX_WARPS] = {};
-  uint64_t pc = 0;
-  for (uint32_t i = 0; i < w.num_threads; ++i) {
-    if (w.fibers[i].standing != AT_WARPGROUP) continue;
-    threads[i / WARP_SIZE] |= 1u << (i % WARP_SIZE);
-    if (!pc) pc = w.fibers[i].pc;
+  stuck = report_standing(w, AT_WARPGROUP, WGMMA_STUCK) || stuck;
+  return report_standing(w, AT_CLUSTER, CLUSTER_STUCK) || stuck;
+}
+
+bool resolve_hopper(Worker &w) {
+  Hopper &h = *w.hopper;
+  if (h.num_loads) {
+    land(w, random(h, h.num_loads));
+    return true;
   }
-  if (pc) report_stuck({WGMMA_STUCK, pc, 0, NO_BUFFER}, threads, 0, {{0}});
-  if (!stuck && !pc) return false;
+  if (!report_stuck_block(w)) return false;
   stop_launch(STUCK);
   return true;
 }
@@ -238,7 +267,15 @@ void leave_hopper(Worker &w) {
   for (uint32_t i = 0; i < own.num_held; ++i) {
     if (own.held[i].flying) report({WGMMA_UNWAITED, own.held[i].pc, 0, NO_BUFFER}, 4, 0, nullptr);
   }
-  if (w.left + 1 == w.num_threads) check_registers(w);
+  leave_clock(w);
+  if (w.left + 1 < w.num_threads) return;
+  check_registers(w);
+  if (h.reached) check_reached(w);
+  for (uint32_t i = 0; i < h.num_loads; ++i) {
+    uint32_t threads[MAX_WARPS] = {};
+    threads[h.loads[i].thread / WARP_SIZE] |= 1u << (h.loads[i].thread % WARP_SIZE);
+    report_threads({TENSOR_UNARRIVED, h.loads[i].pc, 0, place_of(w, h.loads[i].tile).buffer}, threads);
+  }
 }
 
 }  // namespace emu
@@ -257,12 +294,4 @@ extern "C" uint32_t treadle_emu_shared_address(const void *pointer) {
     distance = offset;
   }
   return distance == INT64_MAX ? 0 : place(*worker, nearest).start + (uint32_t)distance;
-}
-
-extern "C" void treadle_emu_cluster() {
-  Worker &w = *worker;
-  w.current->pc = (uint64_t)__builtin_return_address(0);
-  report({UNSUPPORTED_CLUSTER, w.current->pc, 0, NO_BUFFER}, 0, 0, nullptr);
-  stop_launch(UNSUPPORTED);
-  abandon();
 }

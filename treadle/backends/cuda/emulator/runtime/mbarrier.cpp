@@ -7,22 +7,24 @@
 namespace emu {
 
 void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a, int64_t b) {
-  const WindowPlace place = place_of(w, address);
+  const WindowPlace place = w.hopper ? place_of(w, address) : WindowPlace{nullptr, NO_BUFFER, 0, 0};
   report_numbers({what, pc, 0, place.buffer}, 8, place.offset, {{a, b}});
 }
 
 // Threads may use a barrier whose initialisation is ordered before that.
-static void check_made(Worker &w, const Mbarrier &b, uint64_t pc) {
+static void check_made(Worker &target, const Mbarrier &b, uint64_t pc) {
+  Worker &w = *worker;
   const uint32_t thread = w.current->index;
   const Slot now = {w.block + 1, w.epoch, thread | w.warps[thread / WARP_SIZE].epoch << WARP_EPOCH_SHIFT, 0};
   if (!concurrent(w, b.made, now)) return;
-  const WindowPlace place = place_of(w, b.address);
+  const WindowPlace place = place_of(target, b.address);
   report({RACE_READ_WRITE, pc, w.launch->module_low + b.made.pc, place.buffer}, 8, place.offset, &b.made);
 }
 
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc) {
-  Hopper &h = hopper();
-  const uint32_t index = address % 8 || address >= WINDOW_BYTES ? 0 : h.barrier_at[address / 8];
+  Hopper &own = hopper();
+  Hopper &h = w.hopper ? *w.hopper : own;
+  const uint32_t index = address % 8 || address >= WINDOW_BYTES || !w.hopper ? 0 : h.barrier_at[address / 8];
   if (index) {
     Mbarrier &found = h.barriers[index - 1];
     if (w.launch->request->checks) check_made(w, found, pc);
@@ -43,11 +45,16 @@ void end_phase(Worker &w, Mbarrier &b) {
 
 namespace {
 
+// `w` is the block that has the barrier.
 void arrive(Worker &w, uint32_t address, int32_t bytes, uint64_t pc) {
   Mbarrier *b = find_barrier(w, address, pc);
   if (!b) return;
-  touch_shared(address, 8, ATOMIC, pc);
-  publish(w, b->gathered);
+  if (&w == worker) touch_shared(address, 8, ATOMIC, pc);
+  Worker &self = *worker;
+  if (&w != worker && w.hopper->reached) {
+    w.hopper->reached[self.clocks.own(self.current->index)] = async_slot(self, self.current->index, pc);
+  }
+  publish(*worker, b->gathered);
   b->bytes += bytes;
   if (bytes < 0 || b->bytes > MOST_BYTES) report_barrier(w, MBARRIER_BYTES, address, pc, b->bytes);
   if (!b->left) {
@@ -204,6 +211,11 @@ extern "C" void treadle_emu_mbarrier_fence() {
   }
 }
 extern "C" void treadle_emu_mbarrier_arrive(uint32_t barrier, int32_t bytes) { arrive(*worker, barrier, bytes, PC); }
+extern "C" void treadle_emu_mbarrier_arrive_at(uint32_t barrier, int32_t rank) {
+  hopper();
+  Worker *member = member_at(*worker, (uint32_t)rank, PC);
+  if (member) arrive(*member, barrier, 0, PC);
+}
 extern "C" void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity) { wait(barrier, parity & 1, PC); }
 extern "C" void treadle_emu_named_barrier(int32_t number, int32_t threads, int32_t waits) {
   meet((uint32_t)number, threads, waits, PC);

@@ -171,7 +171,7 @@ void wait(uint32_t pending, uint64_t pc) {
     held.sums->users--;
   }
   if (!w.clocks.all) return;
-  uint32_t &known = w.clocks.of(thread)[w.clocks.reads(warpgroup * WARPGROUP + WARPGROUP - 1)];
+  uint32_t &known = w.clocks.of(thread)[w.clocks.reads(w.clocks.own(warpgroup * WARPGROUP + WARPGROUP - 1))];
   const uint32_t until = product_at(group, end - 1).until;
   known = until > known ? until : known;
   group.version++;
