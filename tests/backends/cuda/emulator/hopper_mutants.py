@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.backends.cuda.emulator.hopper_product import TEXT
+from tests.backends.cuda.emulator.hopper_product import CLUSTER, TEXT
 
 
-def _edit(old: str, new: str, number: int = 0) -> str:
+def _edit(old: str, new: str, number: int = 0, text: str = TEXT) -> str:
     """The text with one occurrence of `old` replaced."""
-    parts = TEXT.split(old)
+    parts = text.split(old)
     assert number < len(parts) - 1, old
     return old.join(parts[: number + 1]) + new + old.join(parts[number + 1 :])
 
@@ -148,3 +148,25 @@ MUTANTS: Mapping[str, str] = {
         "treadle_registers_increase<232>();", "if (thread < 160) treadle_registers_increase<232>();"
     ),
 }
+
+_RELEASE_BOTH = "if (lane < 2) treadle_mbarrier_arrive_at(empty_at + 8 * before, lane);"
+_CLUSTER_BARRIER = "treadle_cluster_barrier();"
+
+CLUSTER_MUTANTS: Mapping[str, str] = {
+    "half of B for one block": _edit("8 * stage, 3,", "8 * stage, 1,", text=CLUSTER),
+    "both copy the same half": _edit("8192 + rank * 4096", "8192", text=CLUSTER),
+    "a block of its own at the start": _edit(_CLUSTER_BARRIER, "treadle_barrier();", 0, CLUSTER),
+    "no barrier at the end": _edit(_CLUSTER_BARRIER, "", 1, CLUSTER),
+    "stages are released in one block": _edit(_RELEASE_BOTH, _RELEASE_BOTH.replace(", lane)", ", rank)"), 0, CLUSTER),
+    "arrivals of one block": _edit("empty_at + 8 * s, 16)", "empty_at + 8 * s, 8)", text=CLUSTER),
+    "stages are released before the wait": _edit(
+        f"treadle_wgmma_wait<1>();\n          {_RELEASE_BOTH}",
+        f"{_RELEASE_BOTH} treadle_wgmma_wait<1>();",
+        text=CLUSTER,
+    ),
+    "no wait for an empty stage": _edit(_WAIT_EMPTY, "", text=CLUSTER),
+    "no wait for a full stage": _edit(_WAIT_FULL, "", text=CLUSTER),
+    "a third block": _edit("lane < 2", "lane < 3", text=CLUSTER),
+    "bytes of its own copies": _edit("32768", "24576", text=CLUSTER),
+}
+"""Of the product by clusters."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.backends.cuda.emulator.hopper_mutants import MUTANTS
+from tests.backends.cuda.emulator.hopper_mutants import CLUSTER_MUTANTS, MUTANTS
 from tests.backends.cuda.emulator.hopper_product import Size, agrees, launched
 from treadle.backends.cuda.emulator import Emulator
 from treadle.environment import Environment, available_cores
@@ -23,15 +23,21 @@ ONLY_WRONG = {
 SOME = [name for name in MUTANTS if name not in ONLY_WRONG][::12]
 
 
-def result_of(text: str, environment: Environment) -> str:
+def result_of(text: str, environment: Environment, size: Size = SIZE, rows_of_b: int = 64) -> str:
     """Whether a variant is found by the checks, by its result, or not at all."""
-    report, result, expected = launched(Emulator(text, limit=60, workers=1, environment=environment), SIZE)
+    emulator = Emulator(text, limit=60, workers=1, environment=environment)
+    report, result, expected = launched(emulator, size, rows_of_b)
     return "finding" if report.findings else "right" if agrees(result, expected) else "wrong"
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_faults_are_found(name: str, emulator_environment: Environment) -> None:
     assert result_of(MUTANTS[name], emulator_environment) == "finding"
+
+
+@pytest.mark.parametrize("name", CLUSTER_MUTANTS)
+def test_faults_of_clusters_are_found(name: str, emulator_environment: Environment) -> None:
+    assert result_of(CLUSTER_MUTANTS[name], emulator_environment, Size(264, 200, 328, 2), 32) == "finding"
 
 
 @pytest.mark.slow

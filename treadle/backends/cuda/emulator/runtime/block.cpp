@@ -61,7 +61,10 @@ void yield() {
 void poll(uint64_t pc) {
   constexpr uint32_t EVERY = 64;
   Worker &w = *worker;
-  if (++w.polls % EVERY || !w.ready_warps) return;
+  if (++w.polls % EVERY) return;
+  // Whoever waits with atomic operations keeps copies from arriving when nothing else can run.
+  if (w.hopper && w.hopper->num_loads) land(w, random(*w.hopper, w.hopper->num_loads));
+  if (!w.ready_warps) return;
   Fiber &self = *w.current;
   uint32_t number = self.index / WARP_SIZE, lane = self.index % WARP_SIZE;
   // Everyone has a turn: first the later lanes of the warp, then the warps around.
