@@ -94,6 +94,7 @@ CUresult run(const Function &function, const Extents &extents, unsigned dynamic_
   request.arguments = arguments.data();
   memcpy(request.grid, extents.grid, sizeof request.grid);
   memcpy(request.block, extents.block, sizeof request.block);
+  for (uint32_t &blocks : request.cluster) blocks = 1;
   request.dynamic_bytes = dynamic_bytes;
   request.workers = std::thread::hardware_concurrency();
   request.limit = device().limit;
