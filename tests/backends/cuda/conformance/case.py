@@ -15,12 +15,13 @@ Array = NDArray[Any]
 BLOCK = 256
 """Threads of a block where the case does not say."""
 
-_C_TYPES = {
+C_TYPES = {
     "float32": "float",
     "float64": "double",
     "float16": "treadle_half",
     "int32": "int",
     "int64": "long long",
+    "uint8": "unsigned char",
     "uint16": "unsigned short",
     "uint32": "unsigned",
 }
@@ -50,8 +51,8 @@ class Case:
 
     def text(self, kernel: str) -> str:
         """The kernel's CUDA text."""
-        inputs = [f"const {_C_TYPES[array.dtype.name]} *{name}" for name, array in self.inputs.items()]
-        parameters = ", ".join([*inputs, f"{_C_TYPES[self.expected.dtype.name]} *out"])
+        inputs = [f"const {C_TYPES[array.dtype.name]} *{name}" for name, array in self.inputs.items()]
+        parameters = ", ".join([*inputs, f"{C_TYPES[self.expected.dtype.name]} *out"])
         index = "const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;"
         return f'extern "C" __global__ void {kernel}({parameters}) {{\n  {index}\n  {self.body.strip()}\n}}\n'
 

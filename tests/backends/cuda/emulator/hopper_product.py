@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import f16
 
+from tests.backends.cuda.conformance.hopper_case import aligned
 from treadle.backends.cuda.emulator import Emulator, Report
 from treadle.backends.cuda.tensor_map import TensorMap
 
-TEXT = (Path(__file__).parent.parent / "inputs" / "hopper_product.cu").read_text()
+_INPUTS = Path(__file__).parent.parent / "inputs"
+TEXT = (_INPUTS / "hopper_product.cu").read_text()
+PING_PONG = (_INPUTS / "hopper_ping_pong_product.cu").read_text()
+CLUSTER = (_INPUTS / "hopper_cluster_product.cu").read_text()
 SHARED_BYTES = 2 * 65536 + 16384
 THREADS = 384
 
@@ -31,24 +35,15 @@ class Size:
     blocks: int
 
 
-def aligned(array: Array) -> Array:
-    """A copy that begins at a multiple of 256, as device memory does."""
-    raw = np.zeros(array.nbytes + 256, np.uint8)
-    start = -raw.ctypes.data % 256
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
-def launched(emulator: Emulator, size: Size) -> tuple[Report, Array, Array]:
-    """The report, the product that the kernel computes, and the one of float64."""
+def launched(emulator: Emulator, size: Size, rows_of_b: int = 64) -> tuple[Report, Array, Array]:
+    """The report, the product that the kernel computes, and the one of float64; a copy of B has `rows_of_b` rows."""
     choose = np.random.default_rng(prod((size.m, size.n, size.k)))
     a = aligned(choose.standard_normal((size.m, size.k)).astype(np.float16))
     b = aligned(choose.standard_normal((size.k, size.n)).astype(np.float16))
     c = aligned(np.full((size.m, size.n), np.nan, np.float16))
     maps = (
         (TensorMap(f16, a.shape, (size.k, 1), (128, 64), 1), a),
-        (TensorMap(f16, b.shape, (size.n, 1), (64, 64), 1), b),
+        (TensorMap(f16, b.shape, (size.n, 1), (rows_of_b, 64), 1), b),
         (TensorMap(f16, c.shape, (size.n, 1), (64, 64), 1), c),
     )
     args = [*maps, size.m, size.n, size.k]

@@ -95,6 +95,7 @@ CUresult run(const KernelNode &kernel) {
   request.arguments = arguments.data();
   memcpy(request.grid, kernel.extents.grid, sizeof request.grid);
   memcpy(request.block, kernel.extents.block, sizeof request.block);
+  for (uint32_t &blocks : request.cluster) blocks = 1;
   request.dynamic_bytes = kernel.dynamic_bytes;
   char *dynamic = (char *)dlsym(library, "treadle_dynamic");
   emu::SharedVariable variable = {dynamic ? dynamic - request.anchor() : 0, kernel.dynamic_bytes};

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from treadle.artifact.store import digest, store_of
@@ -19,8 +20,12 @@ from treadle.errors import TreadleError
 # What the emulator reads in a CUDA text before compiling it: kernels, parameter names, dynamic shared memory.
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.S)
-_KERNEL = re.compile(r"__global__\s+(?:__launch_bounds__\s*\((?P<before>[^()]*)\)\s*)?void\s+"
-                     r"(?:__launch_bounds__\s*\((?P<after>[^()]*)\)\s*)?(?P<name>[A-Za-z_]\w*)\s*\(")  # fmt: skip
+_ATTRIBUTES = r"(?:__(?:launch_bounds|cluster_dims)__\s*\([^()]*\)\s*)*"
+_KERNEL = re.compile(
+    rf"__global__\s+(?P<before>{_ATTRIBUTES})void\s+(?P<after>{_ATTRIBUTES})(?P<name>[A-Za-z_]\w*)\s*\("
+)
+_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)\s*[,)]")
+_CLUSTER = re.compile(r"__cluster_dims__\s*\(([^()]*)\)")
 _TEMPLATE = re.compile(r"template\s*<[^;{}]*>\s*(?:static\s+|inline\s+)*$")
 _DYNAMIC = re.compile(r"\bextern\b[^;{}()\[\]]*?(?:\([^)]*\))*[^;{}\[\]]*?\b(?P<name>[A-Za-z_]\w*)\s*\[\s*\]\s*;")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
@@ -35,6 +40,8 @@ class Signature:
     """Their names, in order; a parameter without one is called by its position."""
     max_threads: int | None
     """What `__launch_bounds__` allows, where it is a number."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """What `__cluster_dims__` says."""
 
 
 def kernels(text: str) -> dict[str, Signature]:
@@ -46,9 +53,25 @@ def kernels(text: str) -> dict[str, Signature]:
             continue
         pieces = _split(plain, match.end())
         names = tuple(_parameter_name(piece, index) for index, piece in enumerate(pieces))
-        bound = (match["before"] or match["after"] or "").split(",")[0].strip()
-        found[match["name"]] = Signature(match["name"], names, int(bound) if bound.isdigit() else None)
+        attributes = match["before"] + match["after"]
+        bound = _BOUNDS.search(attributes)
+        found[match["name"]] = Signature(match["name"], names, int(bound[1]) if bound else None, _cluster(attributes))
     return found
+
+
+MOST_BLOCKS = 8
+"""Of a cluster, on every device that has any."""
+
+
+def _cluster(attributes: str) -> tuple[int, int, int]:
+    found = _CLUSTER.search(attributes)
+    if found is None:
+        return 1, 1, 1
+    extents = [piece.strip() for piece in found[1].split(",")]
+    if not all(map(str.isdecimal, extents)) or not 1 <= prod(map(int, extents)) <= MOST_BLOCKS or len(extents) > 3:
+        raise TreadleError(found[0], "emulator", f"up to three numbers of blocks, {MOST_BLOCKS} in all")
+    x, y, z = [*map(int, extents), 1, 1][:3]
+    return x, y, z
 
 
 def dynamic_arrays(text: str) -> tuple[str, ...]:

@@ -306,6 +306,7 @@ _STANDINGS = {
     Standing.AT_MBARRIER: "at a wait for a barrier",
     Standing.AT_NAMED: "at a numbered barrier",
     Standing.AT_WARPGROUP: "at a product of their warpgroup",
+    Standing.AT_CLUSTER: "at a barrier of their cluster",
 }
 
 
@@ -389,6 +390,7 @@ class Emulator:
             num_variables=len(shared),
             grid=tuple(grid),
             block=tuple(block),
+            cluster=signature.cluster,
             dynamic_bytes=shared_bytes,
             workers=self._workers,
             checks=sum(CHECKS[check] for check in set(self.checks)),
@@ -421,6 +423,8 @@ class Emulator:
         _check_extents("grid", grid, _MAX_GRID, where)
         _check_extents("block", block, _MAX_BLOCK, where)
         signature = self.kernels[kernel]
+        if any(extent % blocks for extent, blocks in zip(grid, signature.cluster, strict=True)):
+            raise TreadleError(f"grid {tuple(grid)}", where, f"clusters of {signature.cluster} blocks divide it")
         threads = block[0] * block[1] * block[2]
         most = min(MAX_THREADS, signature.max_threads or MAX_THREADS)
         if threads > most:
@@ -466,10 +470,6 @@ class Emulator:
             raise TreadleError(f"stopped after {self._limit:g} s; {stood}", where, "a kernel that ends")
         if outcome is Outcome.STACK_OVERFLOW:
             raise TreadleError("a thread's local memory exceeds the emulator's stack", where, "less than 120 KiB")
-        if outcome is Outcome.UNSUPPORTED:
-            found = next(each for each in findings if each.what == What.UNSUPPORTED_CLUSTER)
-            line = self._lines(request, {found.pc}).get(found.pc, 0)
-            raise TreadleError(f"a function of clusters at line {line or '?'}", where, "blocks without a cluster")
         if outcome is Outcome.STUCK and "divergence" not in self.checks:
             found = next(each for each in findings if each.what in STUCK)
             line = self._lines(request, {found.pc}).get(found.pc, 0)

@@ -24,7 +24,6 @@ class Outcome(IntEnum):
     OUT_OF_MEMORY = 4
     STACK_OVERFLOW = 5
     STUCK = 6
-    UNSUPPORTED = 7
 
 
 class What(IntEnum):
@@ -73,7 +72,10 @@ class What(IntEnum):
     REGISTERS_WARPGROUP = 40
     REGISTERS_NUMBER = 41
     REGISTERS_SUM = 42
-    UNSUPPORTED_CLUSTER = 43
+    TENSOR_UNARRIVED = 43
+    CLUSTER_RANK = 44
+    CLUSTER_ENDED = 45
+    CLUSTER_STUCK = 46
 
 
 class Standing(IntEnum):
@@ -89,6 +91,7 @@ class Standing(IntEnum):
     AT_MBARRIER = 7
     AT_NAMED = 8
     AT_WARPGROUP = 9
+    AT_CLUSTER = 10
 
 
 class ParameterKind(IntEnum):
@@ -157,7 +160,7 @@ class NativeFinding(Structure):
         ("what", c_uint32), ("line", c_uint32), ("pc", c_uint64), ("other_pc", c_uint64), ("buffer", c_int32),
         ("size", c_uint32), ("offset", c_int64), ("thread", c_uint32), ("other_thread", c_uint32),
         ("block", c_uint32), ("other_block", c_uint32), ("other_line", c_uint32), ("padding", c_uint32),
-        ("text", c_char_p), ("count", c_uint64), ("numbers", c_int64 * 3),
+        ("text", c_char_p), ("count", c_uint64), ("numbers", c_int64 * 4),
         ("threads", c_uint32 * (MAX_THREADS // 32)),
     ]  # fmt: skip
 
@@ -212,7 +215,8 @@ class NativeRequest(Structure):
         ("entry", c_void_p), ("anchor", c_void_p), ("arguments", POINTER(c_void_p)),
         ("pointers", POINTER(NativePointer)), ("buffers", POINTER(NativeBuffer)),
         ("variables", POINTER(NativeVariable)), ("num_pointers", c_uint32), ("num_buffers", c_uint32),
-        ("num_variables", c_uint32), ("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("dynamic_bytes", c_uint32),
+        ("num_variables", c_uint32), ("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("cluster", c_uint32 * 3),
+        ("dynamic_bytes", c_uint32),
         ("workers", c_uint32), ("checks", c_uint32), ("byte_cells", c_uint32), ("limit", c_double),
         ("counters", c_uint32), ("num_runs", c_uint32), ("runs", POINTER(c_uint64)),
         ("outcome", c_uint32), ("num_findings", c_uint32), ("stopped_block", c_uint32), ("padding", c_uint32),

@@ -196,12 +196,16 @@ KINDS: dict[What, FindingKind] = {
     What.WGMMA_DIFFERS: "divergence",
     What.WGMMA_STUCK: "divergence",
     What.WGMMA_UNWAITED: "race",
+    What.TENSOR_UNARRIVED: "race",
+    What.CLUSTER_RANK: "bounds",
+    What.CLUSTER_ENDED: "race",
+    What.CLUSTER_STUCK: "divergence",
     What.REGISTERS_WARPGROUP: "divergence",
     What.REGISTERS_NUMBER: "bounds",
     What.REGISTERS_SUM: "divergence",
 }
 
-STUCK = (What.MBARRIER_STUCK, What.NAMED_STUCK, What.WGMMA_STUCK)
+STUCK = (What.MBARRIER_STUCK, What.NAMED_STUCK, What.WGMMA_STUCK, What.CLUSTER_STUCK)
 """What a launch ends with whose threads all wait."""
 
 
@@ -379,7 +383,7 @@ _DESCRIPTOR_FAULTS = {
 
 def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
     """What `what` says of the functions of treadle_hopper.h, with its numbers."""
-    a, b, c = numbers
+    a, b, c, d = numbers
     match what:
         case What.MBARRIER_UNINITIALISED:
             return "no barrier was initialised here"
@@ -397,9 +401,9 @@ def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
             return f"a wait for phase {a} of a barrier, after which phase {b} has ended already"
         case What.MBARRIER_STUCK:
             missing = [f"{a} of {b} arrivals"] if a else []
-            missing += [f"{c} bytes"] if c > 0 else [f"{-c} bytes too many"] if c < 0 else []
-            what_misses = f"missing: {', '.join(missing)}" if missing else "the other parity's phase never ends"
-            return f"a wait for a phase that never ends, {what_misses}; the launch ended here"
+            missing += [f"{c} bytes"] if c > 0 else []
+            beyond = f"; {-c} bytes came that nobody expects" if c < 0 else ""
+            return f"phase {d} never ends: {' and '.join(missing) or 'nothing'} missing{beyond}; the launch ended here"
         case What.NAMED_NUMBER:
             return f"numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"
         case What.NAMED_COUNT:
@@ -420,6 +424,14 @@ def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
             return f"a copy from innermost coordinate {a} on, of elements of {b} bytes; 16 bytes must divide it"
         case What.TENSOR_UNREAD:
             return "the thread ended while a store still read shared memory"
+        case What.TENSOR_UNARRIVED:
+            return "the block ended before a copy to it arrived"
+        case What.CLUSTER_RANK:
+            return f"block {a} of a cluster of {b}"
+        case What.CLUSTER_ENDED:
+            return f"block {a} of the cluster may have ended"
+        case What.CLUSTER_STUCK:
+            return "a barrier of the cluster that not all threads come to; the launch ended here"
         case What.ASYNC_UNFENCED:
             return "read by a copy or a product, but no treadle_fence_async of its writer precedes"
         case What.WGMMA_SUMS:

@@ -19,7 +19,11 @@ void treadle_emu_wgmma_wait(uint32_t pending);
 void treadle_emu_registers(int32_t number, int32_t increase);
 void treadle_emu_named_barrier(int32_t number, int32_t threads, int32_t waits);
 void treadle_emu_stmatrix(void *row, const uint32_t *values);
-void treadle_emu_cluster();
+void treadle_emu_mbarrier_arrive_at(uint32_t barrier, int32_t rank);
+void treadle_emu_tensor_load_multicast(uint32_t tile, const treadle_tensor_map *map, uint32_t barrier, uint32_t blocks,
+                                       const int32_t *at, uint32_t rank);
+uint32_t treadle_emu_cluster_rank();
+void treadle_emu_cluster_barrier();
 }
 
 TREADLE_EMU_INLINE int treadle_uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
@@ -106,16 +110,17 @@ TREADLE_EMU_INLINE void treadle_named_barrier_arrive(int number, int threads) {
 }
 TREADLE_EMU_INLINE void treadle_stmatrix_x4(void *row, treadle_vec<unsigned, 4> x) { treadle_emu_stmatrix(row, x.v); }
 
-// A block is a cluster of its own.
-TREADLE_EMU_INLINE void treadle_mbarrier_arrive_at(unsigned, int) { treadle_emu_cluster(); }
-TREADLE_EMU_INLINE void treadle_tensor_load_multicast(unsigned, const treadle_tensor_map &, unsigned, int, int, int) {
-  treadle_emu_cluster();
+
+TREADLE_EMU_INLINE void treadle_mbarrier_arrive_at(unsigned barrier, int rank) {
+  treadle_emu_mbarrier_arrive_at(barrier, rank);
 }
-TREADLE_EMU_INLINE int treadle_cluster_rank() {
-  treadle_emu_cluster();
-  return 0;
+TREADLE_EMU_INLINE void treadle_tensor_load_multicast(unsigned tile, const treadle_tensor_map &map, unsigned barrier,
+                                                      int blocks, int x, int y) {
+  const int32_t all[] = {x, y};
+  treadle_emu_tensor_load_multicast(tile, &map, barrier, (uint32_t)blocks, all, 2);
 }
-TREADLE_EMU_INLINE void treadle_cluster_barrier() { treadle_emu_cluster(); }
+TREADLE_EMU_INLINE int treadle_cluster_rank() { return (int)treadle_emu_cluster_rank(); }
+TREADLE_EMU_INLINE void treadle_cluster_barrier() { treadle_emu_cluster_barrier(); }
 // Launches run one after another.
 TREADLE_EMU_INLINE void treadle_grid_done() {}
 TREADLE_EMU_INLINE void treadle_grid_wait() {}

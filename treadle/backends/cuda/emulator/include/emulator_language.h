@@ -19,6 +19,7 @@
 #define __forceinline__ TREADLE_EMU_INLINE
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(N) __attribute__((aligned(N)))
 // Between a qualifier and a type only this spelling is taken by every compiler.

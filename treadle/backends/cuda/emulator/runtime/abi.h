@@ -11,7 +11,7 @@ constexpr uint32_t MAX_FINDINGS = 1024;
 
 enum Check : uint32_t { CHECK_RACES = 1, CHECK_BOUNDS = 2, CHECK_INIT = 4, CHECK_DIVERGENCE = 8 };
 
-enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW, STUCK, UNSUPPORTED };
+enum Outcome : uint32_t { FINISHED, OUT_OF_TIME, CRASHED, NEEDS_BYTE_CELLS, OUT_OF_MEMORY, STACK_OVERFLOW, STUCK };
 
 // What a finding says; reports.py words them.
 enum What : uint32_t {
@@ -58,7 +58,10 @@ enum What : uint32_t {
   REGISTERS_WARPGROUP,     // threads of a warpgroup ask for different numbers of registers
   REGISTERS_NUMBER,        // a number that the instruction does not take
   REGISTERS_SUM,           // more than the block has
-  UNSUPPORTED_CLUSTER,
+  TENSOR_UNARRIVED,        // the block ended while a load was under way
+  CLUSTER_RANK,            // a block that the cluster does not have
+  CLUSTER_ENDED,           // a block of the cluster that has ended
+  CLUSTER_STUCK,
 };
 
 // A buffer of device memory. With checks it is copied between red zones, and back afterwards.
@@ -98,12 +101,13 @@ struct Finding {
   uint32_t padding;
   const char *text;    // the array type of BOUNDS_INDEX
   uint64_t count;      // how often
-  int64_t numbers[3];  // of report_numbers
+  int64_t numbers[4];  // of report_numbers
   uint32_t threads[MAX_WARPS];  // of that block, one bit a thread
 };
 constexpr int32_t NO_BUFFER = 1 << 30;
 
-enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NOT_STARTED, AT_MBARRIER, AT_NAMED, AT_WARPGROUP };
+enum Standing : uint32_t { ABSENT, RUNNING, READY, AT_BARRIER, AT_WARP, LEFT, NOT_STARTED, AT_MBARRIER, AT_NAMED, AT_WARPGROUP,
+                           AT_CLUSTER };
 
 struct Place {
   uint32_t standing;
@@ -128,7 +132,7 @@ struct Request {
   Buffer *buffers;
   SharedVariable *variables;
   uint32_t num_pointers, num_buffers, num_variables;
-  uint32_t grid[3], block[3];
+  uint32_t grid[3], block[3], cluster[3];
   uint32_t dynamic_bytes;
   uint32_t workers;
   uint32_t checks;

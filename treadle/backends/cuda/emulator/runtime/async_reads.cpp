@@ -35,7 +35,7 @@ void check_async_read(Worker &w, uint32_t address, const uint32_t *clock, const 
       if (found == NOT_FENCED) report({ASYNC_UNFENCED, pc, other, place.buffer}, granule, at, &write);
     }
     if (write.is_async() && tag.swizzle != swizzle) {
-      report_numbers({WGMMA_SWIZZLE, pc, other, place.buffer}, granule, at, span_of(swizzle), span_of(tag.swizzle), 0);
+      report_numbers({WGMMA_SWIZZLE, pc, other, place.buffer}, granule, at, {{span_of(swizzle), span_of(tag.swizzle)}});
     }
     remember_read(w, cell, now);
   }

@@ -61,7 +61,10 @@ void yield() {
 void poll(uint64_t pc) {
   constexpr uint32_t EVERY = 64;
   Worker &w = *worker;
-  if (++w.polls % EVERY || !w.ready_warps) return;
+  if (++w.polls % EVERY) return;
+  // Whoever waits with atomic operations keeps copies from arriving when nothing else can run.
+  if (w.hopper && w.hopper->num_loads) land(w, random(*w.hopper, w.hopper->num_loads));
+  if (!w.ready_warps) return;
   Fiber &self = *w.current;
   uint32_t number = self.index / WARP_SIZE, lane = self.index % WARP_SIZE;
   // Everyone has a turn: first the later lanes of the warp, then the warps around.
@@ -148,7 +151,7 @@ static void open_barrier(Worker &w) {
 }
 
 // All threads that still run wait at a barrier that others will not reach: they have returned.
-static void resolve_barrier(Worker &w) {
+void resolve_barrier(Worker &w) {
   uint32_t gone[MAX_WARPS] = {}, line = 0;
   for (uint32_t i = 0; i < w.num_threads; ++i) {
     if (w.fibers[i].standing == LEFT) gone[i / WARP_SIZE] |= lane_bit(w.fibers[i]);
@@ -176,23 +179,25 @@ void run_block(Worker &w) {
   start_fibers(w);
   if (w.launch->request->checks) poison_shared(w);
   if (w.counting) start_counting_block(w);
-  while (true) {
+  if (w.cluster) meet_members(w);
+  while (!w.cluster || take_turn(w)) {
     Fiber *first = next_fiber(w, 0);
     if (first) {
       w.current = first;
       first->standing = RUNNING;
       treadle_emu_switch(&w.home, first->sp);
     }
-    if (w.counting && w.left == w.num_threads) finish_requests(w);
-    if (w.abandoned || w.left == w.num_threads) return;
-    if (w.launch->stop != FINISHED) {
-      w.abandoned = true;
-      return;
-    }
+    if (first && w.counting && w.left == w.num_threads) finish_requests(w);
+    const bool open = w.left < w.num_threads || w.cluster;
+    if (open && w.launch->stop != FINISHED) w.abandoned = true;
+    if (w.abandoned || (w.left == w.num_threads && !w.cluster)) break;
     if (w.counting && resume_full_lanes(w)) continue;
+    if (w.cluster && settle_turn(w)) continue;
+    if (w.cluster) break;
     if (w.hopper && resolve_hopper(w)) continue;
     if (!resolve_collective(w)) resolve_barrier(w);
   }
+  if (w.cluster) end_cluster(w, w.abandoned);
 }
 
 }  // namespace emu

@@ -19,9 +19,13 @@ inline bool may_be_concurrent(const Slot &before, const Slot &now) {
 // Of accesses that may be concurrent.
 inline bool unordered(Worker &w, const Slot &before, const Slot &now) {
   if (w.clocks.all && before.block == now.block) {
-    const uint32_t place = before.is_async() ? w.clocks.reads(before.thread()) : before.thread();
+    const uint32_t own = w.clocks.own(before.thread()), place = before.is_async() ? w.clocks.reads(own) : own;
     if (before.warp_epoch() < w.clocks.of(now.thread())[place]) return false;
     if (before.is_async()) return true;
+  }
+  if (w.cluster && w.clocks.all && before.block != now.block) {
+    const uint32_t rank = rank_of(*w.cluster, before.block);
+    if (rank != NO_RANK && !unordered_in_cluster(w, rank, before, now)) return false;
   }
   uint32_t warp = now.thread() / WARP_SIZE;
   if (before.block == now.block && before.thread() / WARP_SIZE == warp &&

@@ -114,6 +114,20 @@ Publication *publication(uint32_t epoch, uint32_t first, uint32_t count) {
   return made;
 }
 
+void add_lanes(uint32_t *to, const uint32_t *from) {
+  for (uint32_t i = 0; i < WARP_SIZE; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
+}
+
+// What the current thread knows of others through barriers of a part of the block.
+const uint32_t *known_of_others(const Worker &w) {
+  if (!w.clocks.all) return nullptr;
+  uint32_t *made = (uint32_t *)allocate(w.num_warps * WARP_SIZE * sizeof(uint32_t));
+  if (!made) return nullptr;
+  memset(made, 0, w.num_warps * WARP_SIZE * sizeof(uint32_t));
+  memcpy(made, w.clocks.of(w.current->index) + w.clocks.first, w.num_threads * sizeof(uint32_t));
+  return made;
+}
+
 // All that fences have published for the current thread to hand on; null where there was no fence.
 const Release *release_of(ThreadOrder &thread) {
   Worker &w = *worker;
@@ -123,11 +137,13 @@ const Release *release_of(ThreadOrder &thread) {
     published[s] = w.order.published[s];
     const Fenced &fenced = thread.fenced[s];
     if (!fenced.any) continue;
-    Publication *made = publication(w.epoch, w.current->index / WARP_SIZE * WARP_SIZE, WARP_SIZE);
+    const uint32_t first = w.current->index / WARP_SIZE * WARP_SIZE, all = w.num_warps * WARP_SIZE;
+    Publication *made = fenced.others ? publication(w.epoch, 0, all) : publication(w.epoch, first, WARP_SIZE);
     if (!made) return nullptr;
     made->known = fenced.known;
     made->earlier = published[s];
-    memcpy(made->until, fenced.until, sizeof fenced.until);
+    if (fenced.others) memcpy(made->until, fenced.others, all * sizeof *fenced.others);
+    add_lanes(made->until + (fenced.others ? first : 0), fenced.until);
     published[s] = made;
   }
   if (!published[BLOCK_SCOPE]) return nullptr;
@@ -172,7 +188,16 @@ void add(Fenced &to, const Fenced &from) {
   if (!from.any) return;
   to.any = true;
   to.known = both(to.known, from.known);
-  for (uint32_t i = 0; i < WARP_SIZE; ++i) to.until[i] = from.until[i] > to.until[i] ? from.until[i] : to.until[i];
+  add_lanes(to.until, from.until);
+  if (!to.others || !from.others) {
+    to.others = to.others ? to.others : from.others;
+    return;
+  }
+  const uint32_t all = worker->num_warps * WARP_SIZE;
+  uint32_t *made = (uint32_t *)allocate(all * sizeof(uint32_t));
+  if (!made) return;
+  for (uint32_t i = 0; i < all; ++i) made[i] = from.others[i] > to.others[i] ? from.others[i] : to.others[i];
+  to.others = made;
 }
 
 }  // namespace
@@ -192,11 +217,26 @@ void fence(Scope scope) {
     Fenced &fenced = thread->fenced[s];
     fenced.any = true;
     fenced.known = both(thread->known, w.order.known);
+    fenced.others = known_of_others(w);
     for (uint32_t i = 0; i < WARP_SIZE; ++i) {
       uint32_t known = i == lane ? end : known_of_lane(w, warp, lane, i);
       fenced.until[i] = known > fenced.until[i] ? known : fenced.until[i];
     }
   }
+}
+
+const Known *gather_known(const Known *before) {
+  Worker &w = *worker;
+  if (!w.order.active) return before;
+  Locked locked;
+  return both(before, w.order.threads[w.current->index].known);
+}
+
+void learn_known(const Known *known) {
+  if (!known) return;
+  Locked locked;
+  ThreadOrder *thread = own_order();
+  if (thread) thread->known = both(thread->known, known);
 }
 
 // What is there is looked up at the fence: the load itself comes after this.
@@ -260,7 +300,10 @@ void share_in_block(Worker &w) {
       if (!made[s] && !(made[s] = publication(w.epoch, 0, MAX_THREADS))) return;
       made[s]->known = both(made[s]->known, fenced.known);
       uint32_t *until = made[s]->until + i / WARP_SIZE * WARP_SIZE;
-      for (uint32_t n = 0; n < WARP_SIZE; ++n) until[n] = fenced.until[n] > until[n] ? fenced.until[n] : until[n];
+      add_lanes(until, fenced.until);
+      for (uint32_t n = 0; fenced.others && n < w.num_warps; ++n) {
+        add_lanes(made[s]->until + n * WARP_SIZE, fenced.others + n * WARP_SIZE);
+      }
     }
   }
   for (uint32_t s = 0; s < SCOPES; ++s) {

@@ -9,28 +9,38 @@ namespace {
 
 template <typename T> bool make(T *&array, uint64_t number) { return (array = (T *)calloc(number, sizeof(T))) != nullptr; }
 
-// Each variable keeps its place within 1024 bytes, which swizzles depend on.
-bool lay_out(Worker &w, Hopper &h) {
-  const Request &request = *w.launch->request;
-  h.anchor = (uint8_t *)request.anchor();
-  uint32_t next = WINDOW_START;
-  for (uint32_t i = 0; i < request.num_variables; ++i) {
-    const uint32_t wanted = (uint32_t)((uint64_t)(h.anchor + request.variables[i].offset) % 1024);
-    next += (wanted - next) % 1024;
-    h.starts[i] = next;
-    next += (uint32_t)request.variables[i].bytes + CHUNK;
+// A variable keeps its place within 1024 bytes, which swizzles depend on.
+const Placed &place(Worker &w, uint32_t variable) {
+  Hopper &h = *w.hopper;
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    if (h.placed[i].variable == variable) return h.placed[i];
   }
-  return next <= WINDOW_BYTES;
+  const SharedVariable &v = w.launch->request->variables[variable];
+  uint8_t *memory = h.anchor + v.offset;
+  const uint32_t start = h.window_end + ((uint32_t)(uintptr_t)memory - h.window_end) % 1024;
+  h.window_end = start + (uint32_t)v.bytes + CHUNK;
+  if (h.window_end > WINDOW_BYTES) {
+    stop_launch(OUT_OF_MEMORY);
+    abandon();
+  }
+  h.placed[h.num_placed] = {start, variable, memory, v.bytes};
+  return h.placed[h.num_placed++];
 }
 
 bool open(Worker &w, Hopper &h) {
   const Request &request = *w.launch->request;
-  if (!make(h.starts, request.num_variables + 1) || !make(h.barrier_at, WINDOW_BYTES / 8)) return false;
-  if (!make(h.threads, w.num_threads) || !lay_out(w, h)) return false;
+  h.anchor = (uint8_t *)request.anchor();
+  h.window_end = WINDOW_START;
+  if (!make(h.placed, request.num_variables + 1) || !make(h.barrier_at, WINDOW_BYTES / 8)) return false;
+  if (!make(h.threads, w.num_threads)) return false;
   if (!request.checks) return true;
   if (!make(h.tags, WINDOW_BYTES / CHUNK) || !make(h.fenced_before, w.num_threads)) return false;
-  w.clocks.threads = w.num_threads;
-  w.clocks.width = 3 * w.num_threads + MOST_BARRIERS;
+  const uint32_t blocks = w.cluster ? w.cluster->size : 1;
+  w.clocks.threads = blocks * w.num_threads;
+  w.clocks.first = w.rank * w.num_threads;
+  w.clocks.first_phase = 3 * w.clocks.threads + w.rank * MOST_BARRIERS;
+  w.clocks.width = 3 * w.clocks.threads + blocks * MOST_BARRIERS;
+  if (w.cluster && (!make(h.reached, w.clocks.threads) || !make(h.left, w.clocks.width))) return false;
   return make(w.clocks.all, (uint64_t)w.num_threads * w.clocks.width);
 }
 
@@ -64,14 +74,17 @@ void begin_hopper(Worker &w) {
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
     Mbarrier &b = h.barriers[i];
     h.barrier_at[b.address / 8] = 0;
-    free(b.gathered);
-    free(b.released);
+    free(b.gathered.clock);
+    free(b.released.clock);
   }
   memset((void *)h.barriers, 0, h.num_barriers * sizeof(Mbarrier));
   h.num_barriers = h.num_loads = 0;
+  memset(h.at_cluster, 0, sizeof h.at_cluster);
+  if (h.reached) memset((void *)h.reached, 0, w.clocks.threads * sizeof(Slot));
+  if (h.left) memset(h.left, 0, w.clocks.width * sizeof(uint32_t));
   for (NamedBarrier &named : h.named) {
-    free(named.gathered);
-    free(named.released);
+    free(named.gathered.clock);
+    free(named.released.clock);
     named = {};
   }
   for (Warpgroup &group : h.groups) {
@@ -86,7 +99,7 @@ void begin_hopper(Worker &w) {
     h.threads[i].stores = {stores.copies, 0, stores.capacity, 0};
   }
   if (h.fenced_before) memset((void *)h.fenced_before, 0, w.num_threads * sizeof(FencedBefore));
-  if (w.clocks.all) memset(w.clocks.all, 0, (uint64_t)w.clocks.threads * w.clocks.width * sizeof(uint32_t));
+  if (w.clocks.all) memset(w.clocks.all, 0, (uint64_t)w.num_threads * w.clocks.width * sizeof(uint32_t));
 }
 
 void close_hopper(Worker &w) {
@@ -99,12 +112,14 @@ void close_hopper(Worker &w) {
     free(group.products);
     free(group.least);
   }
-  free(h.starts);
+  free(h.placed);
   free(h.barrier_at);
   free(h.threads);
   free(h.tags);
   free(h.fenced_before);
   free(h.loads);
+  free(h.reached);
+  free(h.left);
   free(w.clocks.all);
   free(w.hopper);
   w.hopper = nullptr;
@@ -120,23 +135,30 @@ void begin_hopper_epoch(Worker &w) {
 }
 
 WindowPlace place_of(const Worker &w, uint32_t address) {
-  const Request &request = *w.launch->request;
   const Hopper &h = *w.hopper;
-  for (uint32_t i = request.num_variables; i--;) {
-    if (address < h.starts[i]) continue;
-    const SharedVariable &v = request.variables[i];
-    const int64_t offset = address - h.starts[i];
-    return {h.anchor + v.offset + offset, -1 - (int32_t)i, offset, (int64_t)v.bytes - offset};
+  for (uint32_t i = h.num_placed; i--;) {
+    const Placed &at = h.placed[i];
+    if (address < at.start) continue;
+    const int64_t offset = address - at.start;
+    return {at.memory + offset, -1 - (int32_t)at.variable, offset, (int64_t)at.bytes - offset};
   }
   return {nullptr, NO_BUFFER, (int64_t)address, 0};
 }
 
-const Tag *tag_of(const Worker &w, const uint8_t *memory) {
-  const Request &request = *w.launch->request;
+WindowPlace place_of_memory(const Worker &w, const uint8_t *memory) {
   const Hopper &h = *w.hopper;
-  for (uint32_t i = 0; i < request.num_variables; ++i) {
-    const int64_t offset = memory - (h.anchor + request.variables[i].offset);
-    if (offset >= 0 && offset < (int64_t)request.variables[i].bytes) return &h.tags[(h.starts[i] + offset) / CHUNK];
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    const int64_t offset = memory - h.placed[i].memory;
+    if (offset >= 0 && offset < (int64_t)h.placed[i].bytes) return place_of(w, h.placed[i].start + (uint32_t)offset);
+  }
+  return {nullptr, NO_BUFFER, 0, 0};
+}
+
+const Tag *tag_of(const Worker &w, const uint8_t *memory) {
+  const Hopper &h = *w.hopper;
+  for (uint32_t i = 0; i < h.num_placed; ++i) {
+    const int64_t offset = memory - h.placed[i].memory;
+    if (offset >= 0 && offset < (int64_t)h.placed[i].bytes) return &h.tags[(h.placed[i].start + offset) / CHUNK];
   }
   return nullptr;
 }
@@ -172,7 +194,7 @@ void report_waiting_mbarrier(Worker &w, uint32_t index) {
     if (b.waiting[i / WARP_SIZE] >> (i % WARP_SIZE) & 1) pc = w.fibers[i].pc;
   }
   const WindowPlace place = place_of(w, b.address);
-  report_stuck({MBARRIER_STUCK, pc, 0, place.buffer}, b.waiting, place.offset, b.left, b.count, b.bytes);
+  report_stuck({MBARRIER_STUCK, pc, 0, place.buffer}, b.waiting, place.offset, {{b.left, b.count, b.bytes, b.phase}});
 }
 
 void report_waiting_named(Worker &w, uint32_t number) {
@@ -181,7 +203,20 @@ void report_waiting_named(Worker &w, uint32_t number) {
   for (uint32_t i = 0; i < w.num_threads && !pc; ++i) {
     if (b.waiting[i / WARP_SIZE] >> (i % WARP_SIZE) & 1) pc = w.fibers[i].pc;
   }
-  report_stuck({NAMED_STUCK, pc, 0, NO_BUFFER}, b.waiting, 0, number, b.arrived, b.expected);
+  report_stuck({NAMED_STUCK, pc, 0, NO_BUFFER}, b.waiting, 0, {{number, b.arrived, b.expected}});
+}
+
+// Whether threads stand there, which is reported.
+bool report_standing(Worker &w, Standing standing, What what) {
+  uint32_t threads[MAX_WARPS] = {};
+  uint64_t pc = 0;
+  for (uint32_t i = 0; i < w.num_threads; ++i) {
+    if (w.fibers[i].standing != standing) continue;
+    threads[i / WARP_SIZE] |= 1u << (i % WARP_SIZE);
+    if (!pc) pc = w.fibers[i].pc;
+  }
+  if (pc) report_stuck({what, pc, 0, NO_BUFFER}, threads, 0, {{0}});
+  return pc != 0;
 }
 
 bool any(const uint32_t *waiting) {
@@ -193,12 +228,8 @@ bool any(const uint32_t *waiting) {
 
 }  // namespace
 
-bool resolve_hopper(Worker &w) {
+bool report_stuck_block(Worker &w) {
   Hopper &h = *w.hopper;
-  if (h.num_loads) {
-    land(w, random(h, h.num_loads));
-    return true;
-  }
   bool stuck = false;
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
     if (!any(h.barriers[i].waiting)) continue;
@@ -210,15 +241,17 @@ bool resolve_hopper(Worker &w) {
     report_waiting_named(w, i);
     stuck = true;
   }
-  uint32_t threads[MAX_WARPS] = {};
-  uint64_t pc = 0;
-  for (uint32_t i = 0; i < w.num_threads; ++i) {
-    if (w.fibers[i].standing != AT_WARPGROUP) continue;
-    threads[i / WARP_SIZE] |= 1u << (i % WARP_SIZE);
-    if (!pc) pc = w.fibers[i].pc;
+  stuck = report_standing(w, AT_WARPGROUP, WGMMA_STUCK) || stuck;
+  return report_standing(w, AT_CLUSTER, CLUSTER_STUCK) || stuck;
+}
+
+bool resolve_hopper(Worker &w) {
+  Hopper &h = *w.hopper;
+  if (h.num_loads) {
+    land(w, random(h, h.num_loads));
+    return true;
   }
-  if (pc) report_stuck({WGMMA_STUCK, pc, 0, NO_BUFFER}, threads, 0, 0, 0, 0);
-  if (!stuck && !pc) return false;
+  if (!report_stuck_block(w)) return false;
   stop_launch(STUCK);
   return true;
 }
@@ -234,7 +267,15 @@ void leave_hopper(Worker &w) {
   for (uint32_t i = 0; i < own.num_held; ++i) {
     if (own.held[i].flying) report({WGMMA_UNWAITED, own.held[i].pc, 0, NO_BUFFER}, 4, 0, nullptr);
   }
-  if (w.left + 1 == w.num_threads) check_registers(w);
+  leave_clock(w);
+  if (w.left + 1 < w.num_threads) return;
+  check_registers(w);
+  if (h.reached) check_reached(w);
+  for (uint32_t i = 0; i < h.num_loads; ++i) {
+    uint32_t threads[MAX_WARPS] = {};
+    threads[h.loads[i].thread / WARP_SIZE] |= 1u << (h.loads[i].thread % WARP_SIZE);
+    report_threads({TENSOR_UNARRIVED, h.loads[i].pc, 0, place_of(w, h.loads[i].tile).buffer}, threads);
+  }
 }
 
 }  // namespace emu
@@ -245,20 +286,14 @@ extern "C" uint32_t treadle_emu_shared_address(const void *pointer) {
   const Hopper &h = hopper();
   const Request &request = *worker->launch->request;
   uint32_t nearest = 0;
+  int64_t distance = INT64_MAX;
   for (uint32_t i = 0; i < request.num_variables; ++i) {
     const int64_t offset = (const uint8_t *)pointer - (h.anchor + request.variables[i].offset);
-    if (offset < 0) continue;
-    const int64_t before = (const uint8_t *)pointer - (h.anchor + request.variables[nearest].offset);
-    if (before < 0 || offset < before) nearest = i;
+    if (offset < 0 || offset >= distance) continue;
+    nearest = i;
+    distance = offset;
   }
-  if (!request.num_variables) return 0;
-  return h.starts[nearest] + (uint32_t)((const uint8_t *)pointer - (h.anchor + request.variables[nearest].offset));
-}
-
-extern "C" void treadle_emu_cluster() {
-  Worker &w = *worker;
-  w.current->pc = (uint64_t)__builtin_return_address(0);
-  report({UNSUPPORTED_CLUSTER, w.current->pc, 0, NO_BUFFER}, 0, 0, nullptr);
-  stop_launch(UNSUPPORTED);
-  abandon();
+  // Whoever launches without saying what variables there are has no window.
+  if (distance == INT64_MAX) return (uint32_t)(uintptr_t)pointer;
+  return place(*worker, nearest).start + (uint32_t)distance;
 }

@@ -1,5 +1,7 @@
 // What compute capability 9.0 adds to a block: barriers that count bytes, bulk copies, products of a warpgroup.
 #pragma once
+#include <pthread.h>
+
 #include "state.h"
 
 namespace emu {
@@ -32,6 +34,12 @@ struct TensorMap {
 static_assert(sizeof(TensorMap) == 128, "a tensor map has 128 bytes");
 constexpr uint8_t TENSOR_MAP_MADE = 0xa7;
 
+// What threads hand on at barriers that are not the whole block's.
+struct Knowledge {
+  uint32_t *clock;
+  const Known *known;  // through fences
+};
+
 struct Mbarrier {
   uint32_t address;    // in the window
   uint32_t count, left;
@@ -39,16 +47,17 @@ struct Mbarrier {
   uint32_t phase;      // how many have ended
   uint32_t thread;     // that initialised it
   bool published;      // to copies
+  Slot made;           // its initialisation
   uint32_t waiting[MAX_WARPS];
-  uint32_t *gathered;  // what those who arrived had done and knew
-  uint32_t *released;  // the same at the end of the last phase
+  Knowledge gathered;  // what those who arrived had done and knew
+  Knowledge released;  // the same at the end of the last phase
 };
 
 struct NamedBarrier {
   uint32_t arrived, expected;
   uint32_t generation;
   uint32_t there[MAX_WARPS], waiting[MAX_WARPS];
-  uint32_t *gathered, *released;
+  Knowledge gathered, released;
 };
 
 // A box on its way between global and shared memory.
@@ -62,6 +71,7 @@ struct TensorCopy {
   uint32_t until;      // of a store: the epoch behind its issue
   bool was_read;       // of a store: from shared memory
   uint8_t *data;       // then
+  uint32_t thread;     // that issued it
   uint64_t pc;
 };
 
@@ -160,13 +170,33 @@ struct Tag {
   uint32_t swizzle;
 };
 
+struct Placed {
+  uint32_t start;      // in the window
+  uint32_t variable;
+  uint8_t *memory;
+  uint64_t bytes;
+};
+
 struct FencedBefore {
   uint32_t epoch, until;
 };
 
+// Blocks whose threads take turns.
+struct Cluster {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  Worker *members[MOST_BLOCKS];
+  uint32_t size, turn;
+  uint32_t met, meeting;  // how many came, and to which meeting
+  bool over, failed, broken;
+  uint64_t number;        // of the cluster in the grid
+  NamedBarrier barrier;   // of all threads
+};
+
 struct Hopper {
   uint8_t *anchor;
-  uint32_t *starts;    // by shared variable: its place in the window
+  Placed *placed;      // variables whose address was asked for, by address in the window
+  uint32_t num_placed, window_end;
   uint16_t *barrier_at;  // by address / 8: index + 1
   Mbarrier barriers[MOST_BARRIERS];
   uint32_t num_barriers;
@@ -177,6 +207,9 @@ struct Hopper {
   Asynchronous *threads;
   Tag *tags;           // by address / CHUNK
   FencedBefore *fenced_before;  // by thread: its last fence for copies before the block's last barrier
+  uint32_t at_cluster[MAX_WARPS];  // who waits for the barrier of the cluster
+  Slot *reached;       // by thread of the cluster: its last arrival here from another block
+  uint32_t *left;      // a clock: what the threads that have ended knew
   uint64_t random;
   Operands operands;   // of the product that is computed
 };
@@ -197,8 +230,10 @@ void begin_hopper_epoch(Worker &w);  // at a barrier of the block
 void leave_hopper(Worker &w);        // the current fiber ends
 uint32_t random(Hopper &h, uint32_t below);
 WindowPlace place_of(const Worker &w, uint32_t address);
+WindowPlace place_of_memory(const Worker &w, const uint8_t *memory);
 // Nothing else can run: lets a copy arrive, or ends the block with a finding; false if nobody waits for what is here.
 bool resolve_hopper(Worker &w);
+bool report_stuck_block(Worker &w);  // false if nobody waits for what is here
 // The current fiber waits; whoever ends that clears its bit of `waiting`.
 void wait_for(Standing standing, uint32_t *waiting, uint64_t pc);
 void wake_all(Worker &w, uint32_t *waiting);
@@ -206,8 +241,10 @@ void touch_shared(uint32_t address, uint32_t bytes, Access access, uint64_t pc);
 
 // clocks.cpp: null clocks, and no work, where races are not looked for.
 uint32_t *new_clock(Worker &w);
-void publish(Worker &w, uint32_t *to);         // what the current thread has done and knows
-void learn(Worker &w, const uint32_t *from);
+void publish(Worker &w, Knowledge &to);        // what the current thread has done and knows
+void copy(Worker &w, Knowledge &to, const Knowledge &from);
+void learn(Worker &w, const Knowledge &from);
+void leave_clock(Worker &w);                   // the current thread ends
 void fence_for_copies(Worker &w);
 const uint32_t *least_of(Worker &w, uint32_t warpgroup);
 // What the current thread knows, with all that it did itself; until forget_own.
@@ -220,11 +257,18 @@ enum Readable : uint32_t { MAY_READ, NOT_ORDERED, NOT_FENCED };
 Readable readable(const Worker &w, const uint32_t *clock, const Cell &cell, const Slot &now);
 bool arrived(const Worker &w, const uint32_t *clock, const Cell &cell);
 
+// cluster.cpp
+// A block of the cluster; null, and a finding, where there is none, or it has ended.
+Worker *member_at(Worker &w, uint32_t rank, uint64_t pc);
+// The current thread's copy begins to write 16 bytes of another block.
+void check_reached(Worker &w);  // at the end of a block
+void mark_remote(Worker &w, Worker &target, uint8_t *memory, const Slot &now, uint64_t pc);
+
 // mbarrier.cpp
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc);
 void end_phase(Worker &w, Mbarrier &barrier);  // if all is there
 void check_registers(Worker &w);          // at the end of a block
-void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a = 0, int64_t b = 0, int64_t c = 0);
+void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a = 0, int64_t b = 0);
 
 // tensor_copy.cpp
 void land(Worker &w, uint32_t load);

@@ -53,7 +53,26 @@ void keep_places(Worker &w) {
   pthread_mutex_unlock(&mutex);
 }
 
+void run_clusters(Worker &w) {
+  Launch &launch = *w.launch;
+  const uint32_t *grid = launch.request->grid, *cluster = launch.request->cluster;
+  const uint32_t columns = grid[0] / cluster[0], rows = grid[1] / cluster[1];
+  while (true) {
+    const uint64_t number = next_cluster(w);
+    if (number >= launch.num_blocks) return;
+    w.block_x = (uint32_t)(number % columns) * cluster[0] + w.rank % cluster[0];
+    w.block_y = (uint32_t)(number / columns % rows) * cluster[1] + w.rank / cluster[0] % cluster[1];
+    w.block_z = (uint32_t)(number / columns / rows) * cluster[2] + w.rank / cluster[0] / cluster[1];
+    w.block = (w.block_z * grid[1] + w.block_y) * grid[0] + w.block_x;
+    run_block(w);
+    w.current = nullptr;
+    w.in_runtime = 0;
+    if (w.abandoned && launch.stop != FINISHED && launch.stop != NEEDS_BYTE_CELLS) keep_places(w);
+  }
+}
+
 void run_blocks(Worker &w) {
+  if (w.cluster) return run_clusters(w);
   Launch &launch = *w.launch;
   const uint32_t *grid = launch.request->grid;
   while (launch.stop == FINISHED) {
@@ -83,6 +102,7 @@ void *work(void *argument) {
     run_blocks(w);
   } else {
     stop_launch(OUT_OF_MEMORY);
+    if (w.cluster) break_cluster(*w.cluster);
   }
   close_counting(w);
   close_hopper(w);
@@ -164,15 +184,23 @@ bool grow_pool(uint32_t count) {
 
 void run(Launch &launch) {
   Request &request = *launch.request;
-  uint64_t wanted = request.workers < launch.num_blocks ? request.workers : launch.num_blocks;
-  uint32_t count = wanted ? (uint32_t)wanted : 1;
-  if (!grow_pool(count)) {
+  const uint32_t size = request.cluster[0] * request.cluster[1] * request.cluster[2];
+  uint64_t wanted = (request.workers + size - 1) / size;
+  if (wanted > launch.num_blocks) wanted = launch.num_blocks;
+  uint32_t count = (wanted ? (uint32_t)wanted : 1) * size;
+  Cluster *clusters = size > 1 ? (Cluster *)calloc(count / size, sizeof(Cluster)) : nullptr;
+  if (!grow_pool(count) || (size > 1 && !clusters)) {
     launch.stop = OUT_OF_MEMORY;
     return;
   }
   pthread_t *threads = (pthread_t *)calloc(count, sizeof(pthread_t));
   uint32_t started = 0;
   launch.running = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    pool[i].cluster = nullptr;
+    pool[i].rank = 0;
+  }
+  for (uint32_t i = 0; i < count / size && clusters; ++i) open_cluster(clusters[i], pool + i * size, size);
   for (; threads && started < count; ++started) {
     Worker &w = pool[started];
     w.launch = &launch;
@@ -184,11 +212,16 @@ void run(Launch &launch) {
   }
   pthread_mutex_lock(&mutex);
   launch.running -= count - started;
-  if (!started) launch.stop = OUT_OF_MEMORY;
+  if (!started || (started < count && clusters)) launch.stop = OUT_OF_MEMORY;
   pthread_mutex_unlock(&mutex);
+  if (started < count && clusters) {
+    for (uint32_t i = 0; i < count / size; ++i) break_cluster(clusters[i]);
+  }
   watch(launch, threads, started);
   for (uint32_t i = 0; i < started; ++i) pthread_join(threads[i], nullptr);
   free(threads);
+  for (uint32_t i = 0; i < count / size && clusters; ++i) close_cluster(clusters[i]);
+  free(clusters);
 }
 
 }  // namespace
@@ -211,6 +244,7 @@ extern "C" void treadle_emu_launch(Request *request) {
   Launch launch = {};
   launch.request = request;
   launch.num_blocks = (uint64_t)request->grid[0] * request->grid[1] * request->grid[2];
+  launch.num_blocks /= request->cluster[0] * request->cluster[1] * request->cluster[2];
   Range range = {(uint64_t)(uintptr_t)request->entry, 0, 0};
   dl_iterate_phdr(find_module, &range);
   launch.module_low = request->module_base = range.low;

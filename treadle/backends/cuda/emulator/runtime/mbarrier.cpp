@@ -1,19 +1,35 @@
 // Barriers of arrivals and bytes, barriers with numbers, and the registers of a warpgroup.
 #include <string.h>
 
+#include "concurrent.h"
 #include "hopper.h"
 
 namespace emu {
 
-void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a, int64_t b, int64_t c) {
-  const WindowPlace place = place_of(w, address);
-  report_numbers({what, pc, 0, place.buffer}, 8, place.offset, a, b, c);
+void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a, int64_t b) {
+  const WindowPlace place = w.hopper ? place_of(w, address) : WindowPlace{nullptr, NO_BUFFER, 0, 0};
+  report_numbers({what, pc, 0, place.buffer}, 8, place.offset, {{a, b}});
+}
+
+// Threads may use a barrier whose initialisation is ordered before that.
+static void check_made(Worker &target, const Mbarrier &b, uint64_t pc) {
+  Worker &w = *worker;
+  const uint32_t thread = w.current->index;
+  const Slot now = {w.block + 1, w.epoch, thread | w.warps[thread / WARP_SIZE].epoch << WARP_EPOCH_SHIFT, 0};
+  if (!concurrent(w, b.made, now)) return;
+  const WindowPlace place = place_of(target, b.address);
+  report({RACE_READ_WRITE, pc, w.launch->module_low + b.made.pc, place.buffer}, 8, place.offset, &b.made);
 }
 
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc) {
-  Hopper &h = hopper();
-  const uint32_t index = address % 8 || address >= WINDOW_BYTES ? 0 : h.barrier_at[address / 8];
-  if (index) return &h.barriers[index - 1];
+  Hopper &own = hopper();
+  Hopper &h = w.hopper ? *w.hopper : own;
+  const uint32_t index = address % 8 || address >= WINDOW_BYTES || !w.hopper ? 0 : h.barrier_at[address / 8];
+  if (index) {
+    Mbarrier &found = h.barriers[index - 1];
+    if (w.launch->request->checks) check_made(w, found, pc);
+    return &found;
+  }
   report_barrier(w, MBARRIER_UNINITIALISED, address, pc);
   return nullptr;
 }
@@ -22,20 +38,23 @@ void end_phase(Worker &w, Mbarrier &b) {
   if (b.left || b.bytes) return;
   b.phase++;
   b.left = b.count;
-  if (b.gathered) {
-    b.gathered[w.clocks.phases((uint32_t)(&b - w.hopper->barriers))] = b.phase;
-    memcpy(b.released, b.gathered, w.clocks.width * sizeof(uint32_t));
-  }
+  if (b.gathered.clock) b.gathered.clock[w.clocks.phases((uint32_t)(&b - w.hopper->barriers))] = b.phase;
+  copy(w, b.released, b.gathered);
   wake_all(w, b.waiting);
 }
 
 namespace {
 
+// `w` is the block that has the barrier.
 void arrive(Worker &w, uint32_t address, int32_t bytes, uint64_t pc) {
   Mbarrier *b = find_barrier(w, address, pc);
   if (!b) return;
-  touch_shared(address, 8, ATOMIC, pc);
-  publish(w, b->gathered);
+  if (&w == worker) touch_shared(address, 8, ATOMIC, pc);
+  Worker &self = *worker;
+  if (&w != worker && w.hopper->reached) {
+    w.hopper->reached[self.clocks.own(self.current->index)] = async_slot(self, self.current->index, pc);
+  }
+  publish(*worker, b->gathered);
   b->bytes += bytes;
   if (bytes < 0 || b->bytes > MOST_BYTES) report_barrier(w, MBARRIER_BYTES, address, pc, b->bytes);
   if (!b->left) {
@@ -97,21 +116,23 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
   b.phase = 0;
   b.thread = w.current->index;
   b.published = false;
-  if (!b.gathered) b.gathered = new_clock(w);
-  if (!b.released) b.released = new_clock(w);
+  b.made = async_slot(w, b.thread, pc);
+  b.made.who &= ~ASYNC_BIT;
+  if (!b.gathered.clock) b.gathered.clock = new_clock(w);
+  if (!b.released.clock) b.released.clock = new_clock(w);
 }
 
 void check_named(Worker &w, int32_t number, int32_t threads, uint64_t pc) {
   const bool taken = number >= 1 && number < (int32_t)NAMED_BARRIERS && threads >= (int32_t)WARP_SIZE &&
                      threads % (int32_t)WARP_SIZE == 0 && threads <= (int32_t)(w.num_warps * WARP_SIZE);
-  if (!taken) report_numbers({NAMED_NUMBER, pc, 0, NO_BUFFER}, 0, 0, number, threads, 0);
+  if (!taken) report_numbers({NAMED_NUMBER, pc, 0, NO_BUFFER}, 0, 0, {{number, threads}});
 }
 
 // Warps come whole; counted are the lanes that came.
 void check_whole_warps(Worker &w, const NamedBarrier &b, uint32_t number, uint64_t pc) {
   for (uint32_t i = 0; i < w.num_warps; ++i) {
     if (!b.there[i] || b.there[i] == w.warps[i].present) continue;
-    report_numbers({NAMED_WARP, pc, 0, NO_BUFFER}, 0, 0, number, i, 0);
+    report_numbers({NAMED_WARP, pc, 0, NO_BUFFER}, 0, 0, {{number, i}});
   }
 }
 
@@ -122,14 +143,14 @@ void meet(uint32_t number, int32_t threads, bool waits, uint64_t pc) {
   check_named(w, (int32_t)number, threads, pc);
   NamedBarrier &b = h.named[number % NAMED_BARRIERS];
   const uint32_t warp = w.current->index / WARP_SIZE, bit = 1u << (w.current->index % WARP_SIZE);
-  if (w.clocks.all && !b.gathered) {
-    b.gathered = new_clock(w);
-    b.released = new_clock(w);
+  if (w.clocks.all && !b.gathered.clock) {
+    b.gathered.clock = new_clock(w);
+    b.released.clock = new_clock(w);
   }
   if (b.arrived && b.expected != (uint32_t)threads) {
-    report_numbers({NAMED_COUNT, pc, 0, NO_BUFFER}, 0, 0, number, threads, b.expected);
+    report_numbers({NAMED_COUNT, pc, 0, NO_BUFFER}, 0, 0, {{number, threads, b.expected}});
   }
-  if (b.there[warp] & bit) report_numbers({NAMED_TWICE, pc, 0, NO_BUFFER}, 0, 0, number, b.arrived, b.expected);
+  if (b.there[warp] & bit) report_numbers({NAMED_TWICE, pc, 0, NO_BUFFER}, 0, 0, {{number, b.arrived, b.expected}});
   b.expected = (uint32_t)threads;
   b.there[warp] |= bit;
   publish(w, b.gathered);
@@ -139,7 +160,7 @@ void meet(uint32_t number, int32_t threads, bool waits, uint64_t pc) {
     b.arrived = 0;
     b.generation++;
     memset(b.there, 0, sizeof b.there);
-    if (b.gathered) memcpy(b.released, b.gathered, w.clocks.width * sizeof(uint32_t));
+    copy(w, b.released, b.gathered);
     wake_all(w, b.waiting);
   }
   while (waits && b.generation == generation) wait_for(AT_NAMED, b.waiting, pc);
@@ -165,14 +186,14 @@ void check_registers(Worker &w) {
     for (uint32_t i = first; i < end; ++i) {
       const uint64_t either = one.registers_pc ? one.registers_pc : h.threads[i].registers_pc;
       if (h.threads[i].registers == one.registers) continue;
-      report_numbers({REGISTERS_WARPGROUP, either, 0, NO_BUFFER}, 0, 0, h.threads[i].registers, one.registers, 0);
+      report_numbers({REGISTERS_WARPGROUP, either, 0, NO_BUFFER}, 0, 0, {{h.threads[i].registers, one.registers}});
       break;
     }
     sum += (one.registers ? one.registers : given) * (end - first);
     if (one.registers > given) pc = one.registers_pc;
   }
   if (pc && sum > given * w.num_threads) {
-    report_numbers({REGISTERS_SUM, pc, 0, NO_BUFFER}, 0, 0, sum, given * w.num_threads, 0);
+    report_numbers({REGISTERS_SUM, pc, 0, NO_BUFFER}, 0, 0, {{sum, given * w.num_threads}});
   }
 }
 
@@ -190,6 +211,11 @@ extern "C" void treadle_emu_mbarrier_fence() {
   }
 }
 extern "C" void treadle_emu_mbarrier_arrive(uint32_t barrier, int32_t bytes) { arrive(*worker, barrier, bytes, PC); }
+extern "C" void treadle_emu_mbarrier_arrive_at(uint32_t barrier, int32_t rank) {
+  hopper();
+  Worker *member = member_at(*worker, (uint32_t)rank, PC);
+  if (member) arrive(*member, barrier, 0, PC);
+}
 extern "C" void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity) { wait(barrier, parity & 1, PC); }
 extern "C" void treadle_emu_named_barrier(int32_t number, int32_t threads, int32_t waits) {
   meet((uint32_t)number, threads, waits, PC);
@@ -204,14 +230,14 @@ extern "C" void treadle_emu_registers(int32_t number, int32_t increase) {
   Hopper &h = hopper();
   const uint32_t self = w.current->index;
   if (number < 24 || number > 240 || number % 8) {
-    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, number, 0, 0);
+    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, {{number}});
     return;
   }
   h.threads[self].registers = (uint32_t)number;
   h.threads[self].registers_pc = PC;
   const uint32_t given = registers_at_launch(w), first = self / WARPGROUP * WARPGROUP;
-  if (first + WARPGROUP > w.num_threads) report_numbers({REGISTERS_WARPGROUP, PC, 0, NO_BUFFER}, 0, 0, number, 0, 0);
+  if (first + WARPGROUP > w.num_threads) report_numbers({REGISTERS_WARPGROUP, PC, 0, NO_BUFFER}, 0, 0, {{number}});
   if (increase ? (uint32_t)number < given : (uint32_t)number > given) {
-    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, number, given, increase ? 1 : 2);
+    report_numbers({REGISTERS_NUMBER, PC, 0, NO_BUFFER}, 0, 0, {{number, given, increase ? 1 : 2}});
   }
 }

@@ -47,6 +47,7 @@ struct Fenced {
   bool any;
   const Known *known;
   uint32_t until[WARP_SIZE];     // for each lane of its warp, an epoch of the warp
+  const uint32_t *others;        // the same for each thread of the block; null without barriers of a part of it
 };
 
 // What a thread has learnt and published since the last barrier of its block.
@@ -107,6 +108,9 @@ void begin_hopper_epoch(Worker &w);
 
 // fences.cpp
 void fence(Scope scope);
+// What fences have taught the current thread, with what is known already; and back to it.
+const Known *gather_known(const Known *before);
+void learn_known(const Known *known);
 void watch(const void *address);     // a volatile read
 void store(const void *address);     // a volatile write
 // Holds a lock from before a read-modify-write until after it, so that both see one order of operations.

@@ -13,14 +13,14 @@ pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 uint32_t check_of(What what) {
   switch (what) {
     case RACE_READ_WRITE: case RACE_WRITE_WRITE: case RACE_IN_FLIGHT: case MBARRIER_REINITIALISED: case MBARRIER_UNPUBLISHED:
-    case MBARRIER_BEHIND: case TENSOR_UNREAD: case ASYNC_UNFENCED: case WGMMA_SUMS: case WGMMA_FENCE:
+    case MBARRIER_BEHIND: case TENSOR_UNREAD: case TENSOR_UNARRIVED: case CLUSTER_ENDED: case ASYNC_UNFENCED: case WGMMA_SUMS: case WGMMA_FENCE:
     case WGMMA_UNWAITED: return CHECK_RACES;
     case BOUNDS_OUTSIDE: case BOUNDS_INDEX: case BOUNDS_MISALIGNED: case BOUNDS_READ_ONLY: case MBARRIER_BYTES:
-    case TENSOR_MAP: case TENSOR_ALIGNMENT: case TENSOR_COORDINATE: case WGMMA_DESCRIPTOR:
+    case CLUSTER_RANK: case TENSOR_MAP: case TENSOR_ALIGNMENT: case TENSOR_COORDINATE: case WGMMA_DESCRIPTOR:
     case WGMMA_SWIZZLE: return CHECK_BOUNDS;
     case INIT_SHARED: case INIT_REGISTER: case MBARRIER_UNINITIALISED: return CHECK_INIT;
     case BOUNDS_WILD: case CRASH_ARITHMETIC: case MBARRIER_STUCK: case NAMED_STUCK: case WGMMA_STUCK:
-    case UNSUPPORTED_CLUSTER: return 0;
+    case CLUSTER_STUCK: return 0;
     default: return CHECK_DIVERGENCE;
   }
 }
@@ -96,7 +96,7 @@ void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *o
   if (f) describe(*f, bytes, offset, other);
 }
 
-void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, int64_t a, int64_t b, int64_t c) {
+void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, const Numbers &numbers) {
   if (!wanted(key.what)) return;
   Lock lock;
   Finding *f = find(key, 0, worker->block);
@@ -104,21 +104,17 @@ void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, int64
   const uint32_t thread = f->thread, block = f->block;
   describe(*f, bytes, offset, nullptr);
   if (f->thread == thread && f->block == block) return;
-  f->numbers[0] = a;
-  f->numbers[1] = b;
-  f->numbers[2] = c;
+  memcpy(f->numbers, numbers.at, sizeof f->numbers);
 }
 
-void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, int64_t a, int64_t b, int64_t c) {
+void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, const Numbers &numbers) {
   Lock lock;
   Finding *f = find(key, 0, worker->block);
   if (!f || f->block < worker->block) return;
   f->block = worker->block;
   f->offset = offset;
   f->size = 8;
-  f->numbers[0] = a;
-  f->numbers[1] = b;
-  f->numbers[2] = c;
+  memcpy(f->numbers, numbers.at, sizeof f->numbers);
   for (uint32_t i = 0; i < MAX_WARPS; ++i) f->threads[i] |= threads[i];
 }
 

@@ -75,13 +75,16 @@ struct FindingKey {
   int32_t buffer;
 };
 void report(const FindingKey &key, uint32_t bytes, int64_t offset, const Slot *other);
-// With up to three numbers that say how far something is from what it should be.
-void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, int64_t a, int64_t b, int64_t c);
+// Numbers that say how far something is from what it should be.
+struct Numbers {
+  int64_t at[4];
+};
+void report_numbers(const FindingKey &key, uint32_t bytes, int64_t offset, const Numbers &numbers);
 // Ends the block: what follows a local array may be the thread's return address.
 void report_index(uint64_t pc, int64_t index, const char *text);
 // For when the workers are done: `writer` left a value that came from nowhere.
 void report_value(Request &request, int32_t buffer, uint32_t bytes, int64_t offset, uint64_t pc, const Slot &writer);
 void report_threads(const FindingKey &key, const uint32_t *threads, uint32_t line = 0, uint32_t other_line = 0);
-void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, int64_t a, int64_t b, int64_t c);
+void report_stuck(const FindingKey &key, const uint32_t *threads, int64_t offset, const Numbers &numbers);
 
 }  // namespace emu

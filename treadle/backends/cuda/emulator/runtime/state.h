@@ -63,19 +63,23 @@ struct LaneOrder {
   uint32_t known[WARP_SIZE][WARP_SIZE];
 };
 
-// For each thread, what of the block's other threads is ordered before it, beyond what epochs say. A clock has sections:
+// For each thread, what of the other threads of its block and cluster is ordered before it, beyond what epochs say. A clock has sections:
 // by thread, the warp epoch before which all that it did is ordered; the same of what its copies and products read; the
 // same of what it wrote and made visible to copies and products; and by mbarrier, how many phases have ended.
 constexpr uint32_t MOST_BARRIERS = 128;
 struct Clocks {
-  uint32_t *all;      // null until they are needed
-  uint32_t threads, width;
+  uint32_t *all;      // of the block's threads; null until they are needed
+  uint32_t threads;   // of the cluster, block by block
+  uint32_t first;     // of them in this block
+  uint32_t width, first_phase;
   uint32_t *of(uint32_t thread) const { return all + (uint64_t)thread * width; }
-  uint32_t reads(uint32_t thread) const { return threads + thread; }
-  uint32_t fenced(uint32_t thread) const { return 2 * threads + thread; }
-  uint32_t phases(uint32_t barrier) const { return 3 * threads + barrier; }
+  uint32_t own(uint32_t thread) const { return first + thread; }
+  uint32_t reads(uint32_t place) const { return threads + place; }
+  uint32_t fenced(uint32_t place) const { return 2 * threads + place; }
+  uint32_t phases(uint32_t barrier) const { return first_phase + barrier; }
 };
 
+struct Cluster;
 struct Hopper;
 struct Launch;
 
@@ -96,6 +100,8 @@ struct Worker {
   BlockOrder order;
   Clocks clocks;
   Hopper *hopper;           // null until a function of treadle_hopper.h is called
+  Cluster *cluster;         // whose blocks take turns; null where a block is alone
+  uint32_t rank;            // of the block in its cluster
   Warp warps[MAX_WARPS];
   LaneOrder lanes[MAX_WARPS];
   Fiber fibers[MAX_THREADS];
@@ -120,7 +126,21 @@ constexpr size_t STACK_BYTES = 128 * 1024;
 extern "C" void treadle_emu_switch(void **save, void *load);
 void *prepare_stack(uint8_t *stack, size_t bytes, void (*start)());
 
+// cluster.cpp
+void open_cluster(Cluster &cluster, Worker *members, uint32_t size);
+void close_cluster(Cluster &cluster);
+void break_cluster(Cluster &cluster);     // some member could not be started
+uint64_t next_cluster(Worker &w);         // number of the next one, the same for all members
+void meet_members(Worker &w);
+bool take_turn(Worker &w);                // false where the cluster has ended
+bool settle_turn(Worker &w);              // the current member can run no further; false where none can
+void end_cluster(Worker &w, bool failed);
+uint32_t rank_of(const Cluster &cluster, uint32_t block);  // of a slot's; NO_RANK
+bool unordered_in_cluster(const Worker &w, uint32_t rank, const Slot &before, const Slot &now);
+constexpr uint32_t NO_RANK = ~0u, MOST_BLOCKS = 8;
+
 // block.cpp
+void resolve_barrier(Worker &w);
 void run_block(Worker &w);
 void yield();                        // the current fiber waits for something
 void poll(uint64_t pc);              // lets others run now and then: this fiber may wait for what they do

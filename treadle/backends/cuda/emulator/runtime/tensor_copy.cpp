@@ -58,15 +58,15 @@ uint8_t *memory_of(const WindowPlace &tile, uint32_t from, uint32_t address) {
 bool check_copy(Worker &w, const TensorCopy &copy, uint32_t rank) {
   const TensorMap &map = copy.map;
   if (map.made != TENSOR_MAP_MADE || map.rank != rank || map.base % CHUNK) {
-    report_numbers({TENSOR_MAP, copy.pc, 0, NO_BUFFER}, 0, 0, map.made == TENSOR_MAP_MADE ? map.rank : 0, rank, 0);
+    report_numbers({TENSOR_MAP, copy.pc, 0, NO_BUFFER}, 0, 0, {{map.made == TENSOR_MAP_MADE ? map.rank : 0, rank}});
     return false;
   }
   const Box box(copy);
   const WindowPlace tile = place_of(w, copy.tile);
   const uint32_t alignment = map.swizzle ? 8 * span_of(map.swizzle) : 128;
-  if (copy.tile % alignment) report_numbers({TENSOR_ALIGNMENT, copy.pc, 0, tile.buffer}, 1, tile.offset, alignment, 0, 0);
+  if (copy.tile % alignment) report_numbers({TENSOR_ALIGNMENT, copy.pc, 0, tile.buffer}, 1, tile.offset, {{alignment}});
   if ((int64_t)copy.at[0] * map.element_bytes % CHUNK) {
-    report_numbers({TENSOR_COORDINATE, copy.pc, 0, NO_BUFFER}, 0, 0, copy.at[0], map.element_bytes, 0);
+    report_numbers({TENSOR_COORDINATE, copy.pc, 0, NO_BUFFER}, 0, 0, {{copy.at[0], map.element_bytes}});
   }
   if (tile.room < (int64_t)box.tile_bytes()) {
     report({BOUNDS_OUTSIDE, copy.pc, 0, tile.buffer}, box.tile_bytes(), tile.offset, nullptr);
@@ -87,10 +87,12 @@ void count_copy(Worker &w, const TensorCopy &copy, bool loads) {
 }
 
 // The cells of the tile belong to the copy from here on, and whoever reads them gets what no number is.
-void begin_load(Worker &w, const TensorCopy &copy, uint32_t phase) {
+void begin_load(Worker &target, const TensorCopy &copy, uint32_t phase) {
+  Worker &w = *worker;
   const Box box(copy);
-  const WindowPlace tile = place_of(w, copy.tile);
+  const WindowPlace tile = place_of(target, copy.tile);
   const bool checked = w.launch->request->checks != 0;
+  const Slot now = async_slot(w, w.current->index, copy.pc);
   for (uint32_t row = 0; row < box.rows; ++row) {
     const Box::Inside inside = box.inside(row);
     if (checked && inside.bytes) check_global_access(inside.address, inside.bytes, READ, copy.pc);
@@ -99,32 +101,36 @@ void begin_load(Worker &w, const TensorCopy &copy, uint32_t phase) {
       uint8_t *memory = memory_of(tile, copy.tile, address);
       if (!memory) continue;
       if (checked) {
-        check_access(memory, CHUNK, BULK_ISSUED, copy.pc);
-        w.hopper->tags[address / CHUNK] = {copy.barrier, phase, copy.map.swizzle};
+        if (&target == &w) check_access(memory, CHUNK, BULK_ISSUED, copy.pc);
+        else mark_remote(w, target, memory, now, copy.pc);
+        target.hopper->tags[address / CHUNK] = {copy.barrier, phase, copy.map.swizzle};
       }
       memset(memory, 0xff, CHUNK);
     }
   }
 }
 
-void load(uint32_t address, const TensorMap &map, uint32_t barrier, const int32_t *at, uint32_t rank, uint64_t pc) {
+// To the shared memory of `target`, and its barrier.
+void load(Worker &target, uint32_t address, const TensorMap &map, uint32_t barrier, const int32_t *at, uint32_t rank,
+          uint64_t pc) {
   Worker &w = *worker;
-  Mbarrier *b = find_barrier(w, barrier, pc);
+  Mbarrier *b = find_barrier(target, barrier, pc);
   if (!b) return;
-  Hopper &h = *w.hopper;
+  Hopper &h = *target.hopper;
   TensorCopy copy = {};
   copy.map = map;
   copy.tile = address;
+  copy.thread = w.current->index;
   copy.barrier = (uint32_t)(b - h.barriers);
   copy.pc = pc;
   memcpy(copy.at, at, rank * sizeof *at);
-  touch_shared(barrier, 8, ATOMIC, pc);
-  if (!b->published) report_barrier(w, MBARRIER_UNPUBLISHED, barrier, pc);
+  if (&target == &w) touch_shared(barrier, 8, ATOMIC, pc);
+  if (!b->published) report_barrier(target, MBARRIER_UNPUBLISHED, barrier, pc);
   if (!check_copy(w, copy, rank)) return;
   const Box box(copy);
   copy.bytes = box.rows * box.row_bytes;
   if (w.counting) count_copy(w, copy, true);
-  begin_load(w, copy, b->phase);
+  begin_load(target, copy, b->phase);
   if (h.num_loads == h.loads_capacity) {
     w.in_runtime = 1;
     h.loads_capacity = h.loads_capacity ? 2 * h.loads_capacity : 16;
@@ -230,7 +236,7 @@ void finish_stores(Worker &w, bool written, uint32_t before_group) {
     if (copy.group < before_group && !copy.was_read) {
       read_tile(w, copy);
       if (w.clocks.all) {
-        uint32_t &known = w.clocks.of(w.current->index)[w.clocks.reads(w.current->index)];
+        uint32_t &known = w.clocks.of(w.current->index)[w.clocks.reads(w.clocks.own(w.current->index))];
         known = copy.until > known ? copy.until : known;
       }
     }
@@ -251,7 +257,16 @@ using namespace emu;
 
 extern "C" void treadle_emu_tensor_load(uint32_t tile, const TensorMap *map, uint32_t barrier, const int32_t *at,
                                         uint32_t rank) {
-  load(tile, *map, barrier, at, rank, PC);
+  hopper();
+  load(*worker, tile, *map, barrier, at, rank, PC);
+}
+extern "C" void treadle_emu_tensor_load_multicast(uint32_t tile, const TensorMap *map, uint32_t barrier, uint32_t blocks,
+                                                  const int32_t *at, uint32_t rank) {
+  hopper();
+  for (uint32_t rest = blocks & 0xffff; rest; rest &= rest - 1) {
+    Worker *member = member_at(*worker, (uint32_t)__builtin_ctz(rest), PC);
+    if (member) load(*member, tile, *map, barrier, at, rank, PC);
+  }
 }
 extern "C" void treadle_emu_tensor_store(const TensorMap *map, uint32_t tile, const int32_t *at, uint32_t rank) {
   store(*map, tile, at, rank, PC);

@@ -22,7 +22,7 @@ template <typename Each> void for_sums(uint32_t thread, uint32_t columns, Each e
 }
 
 void report_product(What what, uint64_t pc, int64_t a = 0, int64_t b = 0) {
-  report_numbers({what, pc, 0, NO_BUFFER}, 4, 0, a, b, 0);
+  report_numbers({what, pc, 0, NO_BUFFER}, 4, 0, {{a, b}});
 }
 
 Sums *free_sums(Worker &w, Warpgroup &group) {
@@ -67,7 +67,7 @@ void check_product(Worker &w, uint32_t warpgroup, Product &product) {
   for (uint32_t operand = product.shape.in_registers() ? 1 : 0; operand < 2; ++operand) {
     const Matrix matrix(product, operand);
     const int64_t wrong = matrix.wrong();
-    if (wrong) report_numbers({WGMMA_DESCRIPTOR, product.pc, 0, NO_BUFFER}, 0, 0, wrong, operand, 0);
+    if (wrong) report_numbers({WGMMA_DESCRIPTOR, product.pc, 0, NO_BUFFER}, 0, 0, {{wrong, operand}});
     for (uint32_t n = 0; n < matrix.chunks(); ++n) {
       check_async_read(w, matrix.chunk(n), clock, now, matrix.swizzle, product.pc);
     }
@@ -171,7 +171,7 @@ void wait(uint32_t pending, uint64_t pc) {
     held.sums->users--;
   }
   if (!w.clocks.all) return;
-  uint32_t &known = w.clocks.of(thread)[w.clocks.reads(warpgroup * WARPGROUP + WARPGROUP - 1)];
+  uint32_t &known = w.clocks.of(thread)[w.clocks.reads(w.clocks.own(warpgroup * WARPGROUP + WARPGROUP - 1))];
   const uint32_t until = product_at(group, end - 1).until;
   known = until > known ? until : known;
   group.version++;

@@ -1,0 +1,236 @@
+"""Barriers, copies of boxes and what belongs to a warpgroup: the functions of treadle_hopper.h but for products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import f32
+from xdsl.ir import Attribute
+
+from tests.backends.cuda.conformance.hopper_case import HopperCase
+from tests.backends.cuda.conformance.hopper_layouts import SPANS, boxed, tile
+from tests.backends.cuda.conformance.hopper_products import PRODUCT_CASES
+from treadle.backends.cuda.tensor_map import TensorMap
+from treadle.dialects.graph.dtypes import ui8, ui16
+
+Array = NDArray[Any]
+
+_TYPES: dict[str, Attribute] = {"float32": f32, "uint8": ui8, "uint16": ui16}
+_WORDS = np.random.default_rng(9).integers(0, 2**16, (96, 128)).astype(np.uint16)
+_NUMBERS = np.arange(64, dtype=np.int32)
+
+# Whoever waits for phase n of `full` reads what was written before, and `empty` keeps the writer from going on.
+_RING = """__shared__ int s[32];
+  __shared__ treadle_mbarrier full[1], empty[1];
+  const unsigned full_at = treadle_uniform(treadle_shared_address(full));
+  const unsigned empty_at = treadle_uniform(treadle_shared_address(empty));
+  if (t == 0) {
+    treadle_mbarrier_init(full_at, 32);
+    treadle_mbarrier_init(empty_at, 32);
+    treadle_mbarrier_fence();
+  }
+  treadle_barrier();
+  int sum = 0;
+  for (int n = 0; n < 5; ++n) {
+    if (t < 32) {
+      treadle_mbarrier_wait(empty_at, n % 2 ^ 1);
+      s[t] = x[t] * (n + 1);
+      treadle_mbarrier_arrive(full_at);
+    } else {
+      treadle_mbarrier_wait(full_at, n % 2);
+      sum = sum * 10 + s[63 - t];
+      treadle_mbarrier_arrive(empty_at);
+    }
+  }
+  out[t] = sum;"""
+
+# One warp only counts as having come, and goes on.
+_NAMED = """__shared__ int s[32];
+  if (t < 32) {
+    s[t] = x[t];
+    treadle_named_barrier_arrive(3, 64);
+    out[t] = t;
+  } else {
+    treadle_named_barrier(3, 64);
+    out[t] = s[63 - t];
+  }"""
+
+_UNIFORM = """out[t] = treadle_uniform(t / 32 + x[t] - x[t]) + (int)treadle_uniform((unsigned)t);"""
+
+_REGISTERS = """if (treadle_uniform(t / 128) == 0) {
+    treadle_registers_decrease<40>();
+    out[t] = x[t];
+  } else {
+    treadle_registers_increase<232>();
+    out[t] = x[t] + 1;
+  }"""
+
+_LAUNCHES = """treadle_grid_wait();
+  out[t] = x[t] + 7;
+  treadle_grid_done();"""
+
+_STMATRIX = """__shared__ alignas(16) unsigned short s[32][8];
+  treadle_vec<unsigned, 4> v;
+  for (int n = 0; n < 4; ++n) v.v[n] = x[n * 32 + t];
+  treadle_stmatrix_x4(s[(t * 5 + 3) % 32], v);
+  treadle_barrier();
+  for (int n = t; n < 256; n += 32) out[n] = s[n / 8][n % 8];"""
+
+
+def _stmatrix() -> HopperCase:
+    """Four matrices to rows in no order. Source: PTX ISA, "stmatrix": as ldmatrix, the other way."""
+    matrices = _WORDS.reshape(-1)[:256].reshape(4, 8, 8)
+    lane = np.arange(32)
+    pairs = matrices[:, lane // 4].reshape(4, 32, 4, 2)[:, lane, lane % 4].astype(np.uint32)
+    expected = np.zeros((32, 8), np.uint16)
+    expected[(lane * 5 + 3) % 32] = matrices.reshape(32, 8)
+    return HopperCase(_STMATRIX, {"x": pairs[..., 0] | pairs[..., 1] << 16}, expected, sass="STSM.16.M88.4", block=32)
+
+
+def _map(tensor: Array, box: Sequence[int], swizzle: int) -> TensorMap:
+    strides = tuple(stride // tensor.itemsize for stride in tensor.strides)
+    return TensorMap(_TYPES[tensor.dtype.name], tensor.shape, strides, tuple(box), swizzle)
+
+
+def _load(tensor: Array, box: Sequence[int], at: Sequence[int], swizzle: int = 0) -> HopperCase:
+    """A box of a tensor becomes a tile; coordinates are outermost first."""
+    made = tile(boxed(tensor, box, at), swizzle)
+    # What a swizzle leaves between rows that are shorter than its span is not written.
+    row, span = box[-1] * tensor.itemsize, SPANS[swizzle]
+    written = f"(n ^ (n >> 7 & {span // 16 - 1}) << 4) % {span} < {row}" if 16 < span != row else "true"
+    body = f"""__shared__ alignas(1024) unsigned char s[{made.size}];
+  __shared__ treadle_mbarrier full;
+  const unsigned s_at = treadle_uniform(treadle_shared_address(s));
+  const unsigned full_at = treadle_uniform(treadle_shared_address(&full));
+  if (t == 0) {{
+    treadle_tensor_map_prefetch(x_map);
+    treadle_mbarrier_init(full_at, 1);
+    treadle_mbarrier_fence();
+    treadle_mbarrier_expect(full_at, {boxed(tensor, box, at).nbytes});
+    treadle_tensor_load(s_at, x_map, full_at, {", ".join(map(str, reversed(at)))});
+  }}
+  treadle_barrier();
+  treadle_mbarrier_wait(full_at, 0);
+  for (int n = t; n < {made.size}; n += 128) out[n] = {written} ? s[n] : 0;"""
+    return HopperCase(body, {"x": tensor}, made, {"x": _map(tensor, box, swizzle)}, sass=f"UTMALDG.{len(box)}D")
+
+
+def _store(shape: Sequence[int], box: Sequence[int], at: Sequence[int], swizzle: int = 0) -> HopperCase:
+    """A tile becomes a box of a tensor, as far as it lies in it."""
+    given = _WORDS.reshape(-1)[: int(np.prod(box))].reshape(box)
+    expected = np.zeros(shape, np.uint16)
+    spans = [(max(0, a), min(extent, a + size)) for a, size, extent in zip(at, box, shape, strict=True)]
+    here = tuple(slice(low - a, high - a) for (low, high), a in zip(spans, at, strict=True))
+    expected[tuple(slice(*span) for span in spans)] = given[here]
+    made = tile(given, swizzle)
+    body = f"""__shared__ alignas(1024) unsigned char s[{made.size}];
+  const unsigned s_at = treadle_uniform(treadle_shared_address(s));
+  for (int n = t; n < {made.size}; n += 128) s[n] = x[n];
+  treadle_fence_async();
+  treadle_barrier();
+  if (t == 0) {{
+    treadle_tensor_store(out_map, s_at, {", ".join(map(str, reversed(at)))});
+    treadle_bulk_commit();
+    treadle_bulk_wait_read<0>();
+  }}
+  treadle_barrier();
+  s[t] = 0;
+  if (t == 0) treadle_bulk_wait<0>();"""
+    return HopperCase(body, {"x": made}, expected, {"out": _map(expected, box, swizzle)}, sass=f"UTMASTG.{len(box)}D")
+
+
+# Each of two blocks copies half of the tile to both, and each waits for the other before it ends.
+_CLUSTER = """__shared__ alignas(1024) unsigned char s[4096];
+  __shared__ treadle_mbarrier full, read;
+  const unsigned s_at = treadle_uniform(treadle_shared_address(s));
+  const unsigned full_at = treadle_uniform(treadle_shared_address(&full));
+  const unsigned read_at = treadle_uniform(treadle_shared_address(&read));
+  const int rank = treadle_cluster_rank();
+  if (t == 0) {
+    treadle_mbarrier_init(full_at, 1);
+    treadle_mbarrier_init(read_at, 2);
+    treadle_mbarrier_fence();
+  }
+  treadle_cluster_barrier();
+  for (int n = 0; n < 3; ++n) {
+    if (t == 0) {
+      if (n > 0) treadle_mbarrier_wait(read_at, (n - 1) % 2);
+      treadle_mbarrier_expect(full_at, 4096);
+      treadle_tensor_load_multicast(s_at + rank * 2048, x_map, full_at, 3, 0, n * 32 + rank * 16);
+    }
+    treadle_mbarrier_wait(full_at, n % 2);
+    for (int i = t; i < 4096; i += 128) out[(rank * 3 + n) * 4096 + i] = s[i];
+    treadle_barrier();
+    if (t < 2) treadle_mbarrier_arrive_at(read_at, t);
+  }
+  treadle_cluster_barrier();"""
+
+
+def _cluster() -> HopperCase:
+    given = np.ascontiguousarray(_WORDS[:, :64])
+    tiles = np.stack([tile(given[n * 32 : n * 32 + 32], 1) for n in range(3)])
+    maps = {"x": _map(given, (16, 64), 1)}
+    expected = np.stack([tiles, tiles])
+    return HopperCase(_CLUSTER, {"x": given}, expected, maps, sass="UTMALDG.2D.MULTICAST", cluster=2)
+
+
+_PLANES = _WORDS.reshape(6, 16, 128)
+_FOUR = _WORDS.reshape(3, 4, 8, 128)
+_FIVE = _WORDS.reshape(2, 3, 4, 4, 128)
+
+_BARRIER_CASES = {
+    "treadle_mbarrier_wait": HopperCase(
+        _RING,
+        {"x": _NUMBERS},
+        np.where(_NUMBERS < 32, 0, _NUMBERS[::-1] * 12345).astype(np.int32),
+        sass="SYNCS.PHASECHK",
+        block=64,
+    ),
+    "treadle_named_barrier": HopperCase(
+        _NAMED, {"x": _NUMBERS}, np.where(_NUMBERS < 32, _NUMBERS, 63 - _NUMBERS).astype(np.int32), block=64
+    ),
+    "treadle_uniform": HopperCase(_UNIFORM, {"x": _NUMBERS}, (_NUMBERS // 32 * 33).astype(np.int32), block=64),
+    "treadle_registers_increase": HopperCase(
+        _REGISTERS,
+        {"x": np.arange(384, dtype=np.int32)},
+        (np.arange(384) + (np.arange(384) >= 128)).astype(np.int32),
+        sass="USETMAXREG",
+        block=384,
+    ),
+    "treadle_grid_wait": HopperCase(_LAUNCHES, {"x": _NUMBERS}, _NUMBERS + np.int32(7), sass="ACQBULK", block=64),
+    "treadle_stmatrix_x4": _stmatrix(),
+}
+
+_COPY_CASES = {
+    **{
+        f"treadle_tensor_load swizzle {s}": _load(_WORDS, (16, 64 >> (s - 1) if s else 96), (8, 16), s)
+        for s in range(4)
+    },
+    "treadle_tensor_load low overhang": _load(_WORDS, (16, 64), (-5, -8), 1),
+    "treadle_tensor_load high overhang": _load(_WORDS, (16, 64), (90, 96), 1),
+    "treadle_tensor_load outside": _load(_WORDS, (8, 64), (200, 0), 1),
+    "treadle_tensor_load half a span": _load(_WORDS, (8, 32), (3, 8), 1),
+    "treadle_tensor_load bytes": _load(_WORDS.view(np.uint8), (64, 128), (40, 192), 1),
+    "treadle_tensor_load floats": _load(_WORDS.view(np.float32), (32, 16), (70, 52), 2),
+    "treadle_tensor_load_multicast": _cluster(),
+    "treadle_tensor_load 3 dimensions": _load(_PLANES, (3, 5, 64), (4, -2, 88), 1),
+    "treadle_tensor_load 4 dimensions": _load(_FOUR, (2, 3, 4, 32), (1, 2, -1, 8), 2),
+    "treadle_tensor_load 5 dimensions": _load(_FIVE, (2, 2, 3, 2, 16), (1, -1, 2, 3, 120), 3),
+    **{
+        f"treadle_tensor_store swizzle {s}": _store((40, 128), (16, 64 >> (s - 1) if s else 96), (8, 16), s)
+        for s in range(4)
+    },
+    "treadle_tensor_store overhang": _store((40, 120), (16, 64), (30, 80), 1),
+    "treadle_tensor_store 3 dimensions": _store((5, 10, 64), (2, 4, 32), (4, -1, 40), 2),
+}
+
+HOPPER_CASES: Mapping[str, HopperCase] = {**_BARRIER_CASES, **_COPY_CASES, **PRODUCT_CASES}
+"""By function, and what is special about the case."""
+
+
+def kernel_of(name: str) -> str:
+    """The name of a case's kernel."""
+    return "case_" + name.replace(" ", "_")
