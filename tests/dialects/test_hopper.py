@@ -7,8 +7,6 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.registry import treadle_context
-from treadle.errors import TreadleError
-from treadle.target.tensor_map import TensorMap
 
 SHARED, REGISTER = "#loop.space<shared>", "#loop.space<register>"
 BARRIERS = f"memref<4x!hopper.mbarrier, {SHARED}>"
@@ -135,29 +133,3 @@ def test_rejections(body: str, message: str) -> None:
     with pytest.raises(VerifyException) as error:
         parsed(body)
     assert message in str(error.value)
-
-
-MAPS = {
-    "elements": (TensorMap("f64", (8, 8), (64,), (8, 8)), "elements of f64"),
-    "ranks": (TensorMap("f16", (8, 8), (), (8, 8)), "2 extents, 0 strides and a box of 2"),
-    "dimensions": (TensorMap("f16", (8,) * 6, (16,) * 5, (8,) * 6), "6 extents"),
-    "extent": (TensorMap("f16", (0, 8), (16,), (8, 8)), "an extent of 0"),
-    "stride": (TensorMap("f16", (8, 9), (18,), (8, 8)), "a stride of 18 bytes"),
-    "box": (TensorMap("f16", (512, 64), (128,), (257, 64)), "a box of 257 elements"),
-    "row": (TensorMap("f16", (8, 8), (16,), (8, 4)), "rows of a box of 8 bytes"),
-    "swizzle": (TensorMap("f16", (8, 64), (128,), (8, 64), 96), "a swizzle of 96 bytes"),
-    "span": (TensorMap("f16", (8, 64), (128,), (8, 64), 64), "rows of 128 bytes swizzled by 64"),
-}
-
-
-@pytest.mark.parametrize(("map", "message"), MAPS.values(), ids=MAPS)
-def test_maps_that_the_hardware_does_not_take(map: TensorMap, message: str) -> None:
-    with pytest.raises(TreadleError) as error:
-        map.check()
-    assert message in error.value.message
-
-
-def test_a_map() -> None:
-    map = TensorMap("f16", (3, 100, 64), (12800, 128), (1, 64, 64), 128)
-    map.check()
-    assert (map.box_bytes, map.span) == (8192, 3 * 12800)

@@ -424,9 +424,8 @@ def _launch(fields: Fields) -> KernelLaunch:
 def _buffer_map(fields: Fields, arguments: int) -> BufferMap:
     map = fields.object("map")
     extents, strides, box = (map.naturals(key, _MAX_BYTES) for key in ("extents", "strides", "box"))
-    made = TensorMap(map.text("element"), extents, strides, box, map.natural("swizzle", _MAX_GRID))
     try:
-        made.check()
+        made = TensorMap(map.text("element"), extents, strides, box, map.natural("swizzle", _MAX_GRID))
     except TreadleError as error:
         raise fields.error("map", f"is no tensor map: {error.message}", str(error.accepted)) from error
     return BufferMap(fields.natural("argument", arguments - 1), made)

@@ -16,8 +16,8 @@ import numpy as np
 from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.stream_work import MAP_ALIGNMENT, NON_BLOCKING, StreamWork, encode, map_places
-from treadle.backends.cuda.tensor_map import MAP_BYTES, of_launch
 from treadle.errors import TreadleError
+from treadle.target.tensor_map import MAP_BYTES
 
 _LAUNCHING = "launching a kernel"
 
@@ -36,7 +36,7 @@ def _encoded(launch: BoundLaunch) -> list[bytes]:
     target = ctypes.addressof(memory) + -ctypes.addressof(memory) % MAP_ALIGNMENT
     found: list[bytes] = []
     for each in launch.maps:
-        encode(of_launch(each.map).encoded(), launch.arguments[each.argument], target)
+        encode(each.map.encoded(), launch.arguments[each.argument], target)
         found.append(ctypes.string_at(target, MAP_BYTES))
     return found
 

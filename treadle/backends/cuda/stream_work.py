@@ -15,8 +15,8 @@ import numpy as np
 from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.gpu_probe import LIBRARY
-from treadle.backends.cuda.tensor_map import MAP_BYTES, EncodedMap, of_launch
 from treadle.errors import TreadleError
+from treadle.target.tensor_map import MAP_BYTES, EncodedMap
 
 # The driver's library by ctypes: what the bindings to it lack, or have each in a form of its own.
 
@@ -269,7 +269,7 @@ class Arguments:
 
     def __init__(self, count: int, maps: Sequence[BufferMap] = ()) -> None:
         self._maps, self._places = (
-            [(each.argument, of_launch(each.map).encoded()) for each in maps],
+            [(each.argument, each.map.encoded()) for each in maps],
             map_places(count, maps),
         )
         end = self._places[-1] + MAP_BYTES if maps else 8 * count

@@ -246,12 +246,12 @@ class TensorMapOp(IRDLOperation):
         if is_shared(type) or is_private(type):
             raise VerifyException(f"'{type}' is not in global memory")
         try:
-            self.map.check()
+            map = self.map
         except TreadleError as error:
             raise VerifyException(f"{error.message}; accepted: {error.accepted}") from error
-        has = prod(type.get_shape()) * self.map.element_bytes
-        if type.has_static_shape() and self.map.span > has:
-            raise VerifyException(f"a map of {self.map.span} bytes of '{type}', which has {has}")
+        has = prod(type.get_shape()) * map.element_bytes
+        if type.has_static_shape() and map.span > has:
+            raise VerifyException(f"a map of {map.span} bytes of '{type}', which has {has}")
 
 
 def _elements(map: SSAValue) -> int:

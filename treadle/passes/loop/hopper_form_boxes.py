@@ -234,9 +234,8 @@ class _Former:
             raise _NoBox(f"neighbours lie {strides[order[-1]]} bytes apart")
         box = (*(1 for _ in order[: -len(moved)]), *extents)
         sizes = tuple(shape[n] for n in order), tuple(strides[n] for n in order[:-1])
-        map = TensorMap(str(type.get_element_type()), *sizes, box, span)
         try:
-            map.check()
+            map = TensorMap(str(type.get_element_type()), *sizes, box, span)
         except TreadleError as error:
             raise _NoBox(error.message, str(error.accepted)) from error
         return map, [starts[n] for n in order]

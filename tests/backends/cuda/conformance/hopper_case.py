@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.backends.cuda.conformance.case import C_TYPES
 from treadle.backends.cuda.emulator import Emulator
-from treadle.backends.cuda.tensor_map import TensorMap
+from treadle.target.tensor_map import TensorMap
 
 Array = NDArray[Any]
 

@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import f32
-from xdsl.ir import Attribute
 
 from tests.backends.cuda.conformance.hopper_case import HopperCase
 from tests.backends.cuda.conformance.hopper_layouts import SPANS, boxed, tile
 from tests.backends.cuda.conformance.hopper_products import PRODUCT_CASES
-from treadle.backends.cuda.tensor_map import TensorMap
-from treadle.dialects.graph.dtypes import ui8, ui16
+from treadle.target.tensor_map import TensorMap
 
 Array = NDArray[Any]
 
-_TYPES: dict[str, Attribute] = {"float32": f32, "uint8": ui8, "uint16": ui16}
+_TYPES = {"float32": "f32", "uint8": "ui8", "uint16": "ui16"}
+_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
+"""By swizzle, as `treadle_matrix` numbers them."""
 _WORDS = np.random.default_rng(9).integers(0, 2**16, (96, 128)).astype(np.uint16)
 _NUMBERS = np.arange(64, dtype=np.int32)
 
@@ -91,8 +90,7 @@ def _stmatrix() -> HopperCase:
 
 
 def _map(tensor: Array, box: Sequence[int], swizzle: int) -> TensorMap:
-    strides = tuple(stride // tensor.itemsize for stride in tensor.strides)
-    return TensorMap(_TYPES[tensor.dtype.name], tensor.shape, strides, tuple(box), swizzle)
+    return TensorMap(_TYPES[tensor.dtype.name], tensor.shape, tensor.strides[:-1], tuple(box), _SPANS[swizzle])
 
 
 def _load(tensor: Array, box: Sequence[int], at: Sequence[int], swizzle: int = 0) -> HopperCase:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import f16
 
 from tests.backends.cuda.conformance.hopper_case import aligned
 from treadle.backends.cuda.emulator import Emulator, Report
-from treadle.backends.cuda.tensor_map import TensorMap
+from treadle.target.tensor_map import TensorMap
 
 _INPUTS = Path(__file__).parent.parent / "inputs"
 TEXT = (_INPUTS / "hopper_product.cu").read_text()
@@ -42,9 +41,9 @@ def launched(emulator: Emulator, size: Size, rows_of_b: int = 64) -> tuple[Repor
     b = aligned(choose.standard_normal((size.k, size.n)).astype(np.float16))
     c = aligned(np.full((size.m, size.n), np.nan, np.float16))
     maps = (
-        (TensorMap(f16, a.shape, (size.k, 1), (128, 64), 1), a),
-        (TensorMap(f16, b.shape, (size.n, 1), (rows_of_b, 64), 1), b),
-        (TensorMap(f16, c.shape, (size.n, 1), (64, 64), 1), c),
+        (TensorMap("f16", a.shape, (2 * size.k,), (128, 64), 128), a),
+        (TensorMap("f16", b.shape, (2 * size.n,), (rows_of_b, 64), 128), b),
+        (TensorMap("f16", c.shape, (2 * size.n,), (64, 64), 128), c),
     )
     args = [*maps, size.m, size.n, size.k]
     report = emulator.launch("product", (size.blocks, 1, 1), (THREADS, 1, 1), args, SHARED_BYTES)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import f32
 
 from tests.backends.cuda.conformance.hopper_case import aligned
 from treadle.backends.cuda.emulator import Emulator, Report
-from treadle.backends.cuda.tensor_map import TensorMap
 from treadle.errors import TreadleError
+from treadle.target.tensor_map import TensorMap
 
 
 @dataclass(frozen=True)
@@ -511,7 +510,10 @@ def launch(emulator: Emulator, kernel: str) -> Report:
     a = aligned(np.arange(4096, dtype=np.float32).reshape(64, 64))
     b = aligned(np.zeros((128, 32), np.float32))
     out = aligned(np.zeros(512, np.float32))
-    maps = (TensorMap(f32, (64, 64), (64, 1), (64, 32), 1), a), (TensorMap(f32, (128, 32), (32, 1), (64, 32), 1), b)
+    maps = (
+        (TensorMap("f32", (64, 64), (256,), (64, 32), 128), a),
+        (TensorMap("f32", (128, 32), (128,), (64, 32), 128), b),
+    )
     return emulator.launch(kernel, (2, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), *maps])
 
 
@@ -561,7 +563,7 @@ def test_a_cluster_has_at_most_8_blocks(emulate: Callable[..., Emulator]) -> Non
 
 def test_a_map_goes_with_its_array(emulator: Emulator) -> None:
     out, small = np.zeros(256, np.float32), aligned(np.zeros((4, 32), np.float32))
-    map = TensorMap(f32, (64, 32), (32, 1), (64, 32), 1)
+    map = TensorMap("f32", (64, 32), (128,), (64, 32), 128)
     with pytest.raises(TreadleError, match="argument 'a_map' of kernel 'twin_0': got ndarray"):
         emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), small, small])
     with pytest.raises(TreadleError, match="got an array of 128 x float32; accepted: at least 8192 bytes"):

@@ -15,7 +15,6 @@ from treadle.backends.cuda.emulator.emulator import CHECKS
 from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.printer import print_kernels
-from treadle.backends.cuda.tensor_map import of_launch
 from treadle.backends.interface import BufferRef
 from treadle.backends.program import read_program
 from treadle.dialects.cuda import KernelOp
@@ -55,7 +54,7 @@ class EmulatedProgram:
             arguments = [_argument(ref, type) for ref, type in zip(launch.buffers, types, strict=True)]
             for op in kernel.tensor_maps:
                 seen = arguments[kernel.body.block.args.index(op.buffer)]
-                arguments.append(replace(seen, map=of_launch(op.map)))
+                arguments.append(replace(seen, map=op.map))
             shared, emulator = kernel.shared_bytes(dynamic=True), emulators[launch.kernel]
             launches.append(
                 Launch(emulator, launch.kernel, kernel.grid_shape, kernel.block_shape, tuple(arguments), shared)

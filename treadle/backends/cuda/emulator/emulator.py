@@ -45,9 +45,9 @@ from treadle.backends.cuda.emulator.reports import (
     merged,
     ranges,
 )
-from treadle.backends.cuda.tensor_map import MAP_BYTES, TensorMap
 from treadle.environment import Environment, available_cores, load_environment
 from treadle.errors import TreadleError
+from treadle.target.tensor_map import MAP_BYTES, TensorMap
 
 # The thread-local variables of a shared library: where a kernel's shared memory lies.
 
@@ -254,8 +254,8 @@ def _checked_map(where: str, parameter: Named, value: object) -> tuple[TensorMap
             array = _checked_array(where, parameter, given)
         case _:
             raise TreadleError(f"got {type(value).__name__}", where, accepted)
-    if array.itemsize != map.element_bytes or array.nbytes < map.tensor_bytes:
-        accepted = f"at least {map.tensor_bytes} bytes, elements of {map.element_bytes}"
+    if array.itemsize != map.element_bytes or array.nbytes < map.span:
+        accepted = f"at least {map.span} bytes, elements of {map.element_bytes}"
         raise TreadleError(f"got an array of {array.size} x {array.dtype}", where, accepted)
     return map, array
 

@@ -13,11 +13,11 @@ import numpy as np
 from treadle.backends.call_lock import CallLock
 from treadle.backends.cuda.emulator.emulator import LIMIT, Emulator, check_limit
 from treadle.backends.cuda.emulator.reports import Report
-from treadle.backends.cuda.tensor_map import TensorMap
 from treadle.backends.interface import BufferRef
 from treadle.environment import Environment, available_cores
 from treadle.errors import TreadleError
 from treadle.shapes.decision_tree import Dispatch, chosen_launches
+from treadle.target.tensor_map import TensorMap
 
 # Options of a model that runs on the emulator.
 

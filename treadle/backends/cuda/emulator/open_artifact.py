@@ -16,7 +16,6 @@ from treadle.backends.cuda.emulator.emulator import Emulator
 from treadle.backends.cuda.emulator.launches import Argument, Emulation, Launch, Launches, Output, Text, compiled
 from treadle.backends.cuda.emulator.reports import Report
 from treadle.backends.cuda.open_artifact import text_of
-from treadle.backends.cuda.tensor_map import of_launch
 from treadle.backends.interface import BufferRef, check_source
 from treadle.backends.states import StateMemory
 from treadle.environment import load_environment
@@ -78,7 +77,7 @@ def _launch(launch: KernelLaunch, emulator: Emulator) -> Launch:
         Argument(BufferRef(kind, index), np.dtype(dtype), elements)
         for (kind, index), (dtype, elements) in zip(launch.buffers, launch.types, strict=True)
     ]
-    arguments += [replace(arguments[each.argument], map=of_launch(each.map)) for each in launch.maps]
+    arguments += [replace(arguments[each.argument], map=each.map) for each in launch.maps]
     return Launch(
         emulator=emulator,
         kernel=launch.kernel,
