@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import treadle
 from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact.artifact import Artifact, file_digest
-from treadle.artifact.manifest import MANIFEST
+from treadle.artifact.manifest import MANIFEST, BufferMap
 from treadle.backends.c import open_artifact
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.interface import kernel_interface
@@ -97,7 +97,9 @@ def open_anywhere(folder: Path) -> None:
 class PatientDriver(FakeDriver):
     """Knows every kernel, and runs none."""
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         return lambda *_: None
 
 
@@ -347,9 +349,11 @@ def relu_of_product(memory: np.ndarray, x: int, weights: int, y: int) -> None:
 class TextDriver(FakeDriver):
     """Takes cubins, and notes how large they are."""
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         assert image[:4] == b"\x7fELF" and kernel.encode() in image
-        return super().load(b"cubin", kernel, num_arguments, dynamic_shared)
+        return super().load(b"cubin", kernel, num_arguments, dynamic_shared, maps)
 
 
 @pytest.mark.parametrize("rebuild", [False, True])

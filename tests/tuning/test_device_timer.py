@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.backends.cuda.fake_driver import FakeDriver, Memory
+from treadle.artifact.manifest import BufferMap
 from treadle.backends.cuda.driver import BoundLaunch
 from treadle.backends.cuda.executor import Launch
 from treadle.backends.interface import BufferRef, TensorSpec
@@ -56,7 +57,9 @@ class Device(FakeDriver):
         self.weights += [each.arguments[1] for each in launches]
         super().launch(launches)
 
-    def load(self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int) -> object:
+    def load(
+        self, image: bytes, kernel: str, num_arguments: int, dynamic_shared: int, maps: Sequence[BufferMap] = ()
+    ) -> object:
         if image == b"damaged":
             raise TreadleError("the image is none", "loading")
         return super().load(image, kernel, num_arguments, dynamic_shared)

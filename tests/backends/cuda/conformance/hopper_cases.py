@@ -75,7 +75,7 @@ _STMATRIX = """__shared__ alignas(16) unsigned short s[32][8];
   treadle_vec<unsigned, 4> v;
   for (int n = 0; n < 4; ++n) v.v[n] = x[n * 32 + t];
   treadle_stmatrix_x4(s[(t * 5 + 3) % 32], v);
-  treadle_barrier();
+  treadle_warp_barrier();
   for (int n = t; n < 256; n += 32) out[n] = s[n / 8][n % 8];"""
 
 
