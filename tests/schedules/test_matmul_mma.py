@@ -36,11 +36,13 @@ def test_products_of_any_size(shapes: tuple[Shape, Shape], dtype: str):
     check(shapes, dtype)
 
 
+@pytest.mark.parametrize("fragments", [1, 2])
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
-def test_pipelines_shorter_and_longer_than_their_stages(stages: int, steps: int):
+def test_pipelines_shorter_and_longer_than_their_stages(stages: int, steps: int, fragments: int):
     reverse = (stages + steps) % 2 > 0
-    check(((16, 32 * steps - 8), (32 * steps - 8, 24)), "float16", reverse, stages=stages)
+    shapes = (16, 32 * steps - 8), (32 * steps - 8, 24)
+    check(shapes, "float16", reverse, stages=stages, fragments=fragments)
 
 
 TILES = [
@@ -61,6 +63,12 @@ TILES = [
 def test_tiles(tile: tuple[tuple[int, int], tuple[int, int]], dtype: str):
     choices: dict[str, Any] = {"block": tile[0], "warps": tile[1]} | ({"stages": 3} if dtype == "float32" else {})
     check(((50, 40), (40, 70)), dtype, **choices)
+
+
+@pytest.mark.parametrize(("tile", "block_k"), in_turn(TILES, [32, 64]), ids=str)
+def test_tiles_with_two_sets_of_fragments(tile: tuple[tuple[int, int], tuple[int, int]], block_k: int):
+    choices: dict[str, Any] = {"block": tile[0], "warps": tile[1], "block_k": block_k, "stages": 3, "fragments": 2}
+    check(((50, 100), (100, 70)), "bfloat16", **choices)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -133,6 +141,21 @@ def test_narrow_tiles_are_for_narrow_products(columns: int, block: tuple[int, in
 def test_the_default_gives_every_multiprocessor_a_block(m: int, n: int, block: tuple[int, int]):
     anchor = product(((m, 256), (256, n)))
     assert TEMPLATES["matmul_mma"].default(anchor, GPU)["block"] == block
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "fragments"),
+    [
+        (((4096, 4096), (4096, 4096)), "float16", 2), (((4096, 4096), (4096, 4096)), "bfloat16", 2),
+        (((128, 768), (768, 3072)), "float16", 1), (((2039, 2039), (2039, 2039)), "float16", 1),
+    ],
+)  # fmt: skip
+def test_the_default_loads_fragments_ahead_where_warps_have_large_tiles(
+    shapes: tuple[Shape, Shape], dtype: str, fragments: int
+):
+    """And where copies are asynchronous: rows of an odd number of halves go through registers."""
+    assert TEMPLATES[TEMPLATE[dtype]].default(product(shapes, dtype), GPU)["fragments"] == fragments
+    assert "fragments" not in TEMPLATES["matmul_tf32"].default(product(shapes, "float32"), GPU)
 
 
 def test_other_types_are_left_to_other_templates():

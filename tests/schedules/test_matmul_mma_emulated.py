@@ -69,6 +69,17 @@ def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_environm
     )
 
 
+@pytest.mark.parametrize("terms", [8, 32, 40, 264])
+@pytest.mark.parametrize(("block", "stages"), [(((128, 128), (2, 2)), 4), (((32, 64), (2, 2)), 2)])
+def test_two_sets_of_fragments(
+    block: tuple[tuple[int, int], tuple[int, int]], stages: int, terms: int, emulator_environment: Environment
+):
+    """Of one step to more than there are stages: every buffer that is loaded from has been filled."""
+    extents, warps = block
+    choices: dict[str, Choice] = {"block": extents, "warps": warps, "stages": stages, "fragments": 2}
+    check(((130, terms), (terms, 136)), "float16", emulator_environment, **choices)
+
+
 def test_one_step_along_k_leaves_the_pipeline_s_loop_without_iterations(emulator_environment: Environment):
     """Half of the threads copy A's tile, in the loop, too."""
     check(((3, 1), (1, 200)), "float32", emulator_environment, block=(16, 128), warps=(1, 4), block_k=16, stages=4)

@@ -92,6 +92,8 @@ PRODUCTS: Mapping[str, Product] = {
     "mma": Product(("matmul_mma", MMA | {"split_k": 1}), 32, "float16"),
     "mma in slices": Product(("matmul_mma", MMA | {"split_k": 3, "stages": 2}), 96, "float16"),
     "mma in more stages than steps": Product(("matmul_mma", MMA | {"split_k": 1, "stages": 5}), 32, "float16"),
+    "mma with two sets of fragments": Product(("matmul_mma", MMA | {"split_k": 1, "fragments": 2}), 32, "float16"),
+    "mma with two sets, in slices": Product(("matmul_mma", MMA | {"split_k": 3, "fragments": 2}), 96, "float16"),
     "nest": Product(TILES, 8),
     "nest, one buffer": Product(TILES + shared("%k0", "vector 4"), 8),
     "nest, fetched ahead": Product(TILES + shared("%k0", "vector 4 buffers 2"), 8),

@@ -59,7 +59,7 @@ def test_a_product_of_tensor_cores_is_counted_as_by_hand() -> None:
     """Tiles of 64 x 64 by 4 warps of 32 x 32, in 8 steps of 32, 3 of which are under way."""
     graph = Graph(np.zeros((256, 256), np.float16), np.zeros((256, 256), np.float16))
     choices: dict[str, Choice] = {
-        "block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "split_k": 1,
+        "block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "fragments": 1, "split_k": 1,
     }  # fmt: skip
     work = counted(graph, MatmulOp(graph[0], graph[1]), "matmul_mma", **choices)
     assert (work.blocks, work.threads, work.tensor_bytes) == (16, 128, 2)
@@ -69,6 +69,22 @@ def test_a_product_of_tensor_cores_is_counted_as_by_hand() -> None:
     # A step of 16 takes 2 loads of A and 2 of B, each of 4 cycles; 2 slabs of C pass, of 16 rows of 32 halves a warp.
     assert work.shared_loads == 16 * 4 * (2 + 2) * 4 + 2 * 4 * 16 * 32 * 2 // 128
     assert (work.steps, work.ahead, work.round_trips, work.barriers) == (8, 3, 0, 8 + 2 * 2)
+
+
+def test_fragments_that_are_loaded_ahead_wait_for_no_barrier() -> None:
+    """Of 8 steps with one barrier each, another one before the first fragments, and 2 for each of two slabs of C."""
+    tile: dict[str, Choice] = {"block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "split_k": 1}
+    found: list[GpuWork] = []
+    for sets in (1, 2):
+        graph = Graph(np.zeros((256, 256), np.float16), np.zeros((256, 256), np.float16))
+        found.append(counted(graph, MatmulOp(graph[0], graph[1]), "matmul_mma", **tile, fragments=sets))
+    one, two = found
+    assert (one.barriers, one.waiting) == (8 + 4, 8 + 4)
+    assert (two.barriers, two.waiting) == (9 + 4, 1 + 4)
+    # The last step loads a set of fragments that nobody multiplies.
+    assert two.shared_loads == one.shared_loads + 4 * (2 + 2) * 4
+    assert gpu_seconds(two, A100) < gpu_seconds(one, A100)
+    assert two.registers == one.registers + 2 * 4 + 4 * 2
 
 
 def test_nothing_hides_what_an_elementwise_kernel_waits_for() -> None:
@@ -103,7 +119,7 @@ def kernel_of(**changes: float) -> GpuWork:
     values: dict[str, float] = {
         "blocks": 108, "threads": 256, "registers": 64, "min_blocks": 1, "shared_bytes": 0, "operations": 256e4,
         "tensor_flops": 0, "tensor_bytes": 0, "sectors": 0, "shared_loads": 0, "shared_stores": 0, "accesses": 0,
-        "steps": 0, "ahead": 0, "round_trips": 0, "barriers": 0, "bytes": 0,
+        "steps": 0, "ahead": 0, "round_trips": 0, "barriers": 0, "waiting": 0, "bytes": 0,
     }  # fmt: skip
     return GpuWork(**(values | changes))  # pyright: ignore[reportArgumentType]
 

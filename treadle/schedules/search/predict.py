@@ -90,7 +90,8 @@ def gpu_seconds(work: GpuWork, target: Target) -> float:
 
     Blocks run in rounds, as many at once as are resident. A round takes as long as its busiest resource - f32 units,
     tensor cores, issue slots, shared memory, L2 - and what one block waits for besides: global memory where nothing is
-    loaded ahead, and after each barrier the first loads from shared memory. Global memory moves each byte of the
+    loaded ahead, and after each barrier the first loads from shared memory, unless what is multiplied behind it is in
+    registers by then. Global memory moves each byte of the
     kernel's tensors once: what blocks share is taken to stay in L2.
     """
     resident = resident_blocks(work, target)
@@ -124,7 +125,8 @@ def _round_cycles(work: GpuWork, target: Target, blocks: int) -> float:
     stored, loaded = work.shared_stores, work.shared_loads / _SHARED_PARTS
     waits = work.barriers * _BARRIER_CYCLES + (work.round_trips + 1) * target.memory_latency
     if work.barriers:
-        waits += stored + loaded + work.barriers * target.shared_latency
+        part = work.waiting / work.barriers
+        waits += part * (stored + loaded + work.barriers * target.shared_latency)
     hidden = busy * work.ahead / work.steps if work.steps else target.memory_latency
     return busy + waits + work.steps * max(0.0, target.memory_latency - hidden)
 

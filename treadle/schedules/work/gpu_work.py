@@ -120,7 +120,7 @@ class GpuWork:
     accesses: instructions of warps that access memory
     steps: iterations of the loop over tiles that are loaded `ahead` steps before they are used
     round_trips: waits for global memory that nothing hides
-    barriers: of the block
+    barriers: of the block; waiting: those behind which loads from shared memory are waited for
     bytes: of the kernel's tensors, each once
     """
 
@@ -140,6 +140,7 @@ class GpuWork:
     ahead: int
     round_trips: float
     barriers: float
+    waiting: float
     bytes: int
 
     @property
@@ -217,7 +218,7 @@ class _GpuCounter:
         self._written: dict[Loop, set[Buffer]] = {}
         self._digits: dict[Digit, Any] = {}
         self._operations = self._tensor = self._sectors = self._loads = self._stores = self._accesses = 0.0
-        self._steps = self._round_trips = self._barriers = 0.0
+        self._steps = self._round_trips = self._barriers = self._hidden = 0.0
         self._tensor_bytes = self._ahead = 0
 
     def work(self) -> GpuWork:
@@ -242,6 +243,7 @@ class _GpuCounter:
             ahead=self._ahead,
             round_trips=self._round_trips,
             barriers=self._barriers,
+            waiting=self._barriers - self._hidden,
             bytes=sum(each.elements * each.bytes for each in kernel.arguments),
         )
 
@@ -257,6 +259,7 @@ class _GpuCounter:
             self._round_trips += times
         elif plain:
             self._loads_ahead(times, 1)
+        self._hidden += times * _hidden_barriers(code)
         self._inside(inside, times)
 
     def _straight(self, inside: Sequence[Node]) -> Iterator[Node]:
@@ -369,6 +372,33 @@ def _waits_at_once(code: Sequence[Node]) -> bool:
         elif isinstance(node, Loop):
             worked = worked or bool(pending)
     return False
+
+
+def _hidden_barriers(code: Sequence[Node]) -> int:
+    """Barriers behind which the next product on tensor cores is one of fragments that were loaded before."""
+    hidden, is_behind = 0, False
+    fresh: list[tuple[Buffer, tuple[int, int]]] = []
+    loaded: set[object] = set()
+    for node in code:
+        if isinstance(node, Access):
+            if node.is_store and node.buffer.is_register and node.value in loaded:
+                fresh.append((node.buffer, node.place.bounds))
+            elif not node.is_store and (node.buffer.is_shared or _overlaps(node, fresh)):
+                loaded.add(node.value)
+        elif isinstance(node, Step) and node.is_barrier:
+            is_behind, fresh, loaded = True, [], set[object]()
+        elif isinstance(node, Step) and loaded.intersection(node.operands) and not node.tensor:
+            loaded.add(node.result)
+        elif isinstance(node, Step) and node.tensor and is_behind:
+            hidden += not loaded.intersection(node.operands)
+            is_behind = False
+    return hidden
+
+
+def _overlaps(access: Access, places: Sequence[tuple[Buffer, tuple[int, int]]]) -> bool:
+    """Whether an access may touch one of some places in registers."""
+    low, high = access.place.bounds
+    return any(buffer is access.buffer and first <= high and low <= last for buffer, (first, last) in places)
 
 
 def _live_registers(inside: Sequence[Node]) -> int:
