@@ -19,9 +19,9 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
 from treadle.ir import lower, parse
 from treadle.passes.schedule.instance import CallShape, anchor_of, instance_of, needed_terms
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target

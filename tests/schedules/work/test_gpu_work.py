@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies
@@ -14,8 +16,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.passes.loop.fetched_sectors import bank_conflicts
 from treadle.passes.loop.fetched_sectors import sectors as sectors_one_by_one
-from treadle.schedules.search.predict import gpu_seconds, resident_blocks
-from treadle.schedules.work.gpu_work import OTHER_REGISTERS, GpuWork, in_warps, sectors, shared_cycles
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds, resident_blocks
+from treadle.schedules.templates.matmul_mma import tile_work
+from treadle.schedules.work.gpu_work import OTHER_REGISTERS, in_warps, sectors, shared_cycles
 from treadle.schedules.work.lowered import count_gpu_work
 from treadle.target import Target
 
@@ -85,6 +88,22 @@ def test_fragments_that_are_loaded_ahead_wait_for_no_barrier() -> None:
     assert two.shared_loads == one.shared_loads + 4 * (2 + 2) * 4
     assert gpu_seconds(two, A100) < gpu_seconds(one, A100)
     assert two.registers == one.registers + 2 * 4 + 4 * 2
+
+
+def test_the_work_by_which_defaults_are_compared_is_what_is_recorded() -> None:
+    """Of whole tiles, but for registers, of which the template allows for more, and accesses, as wide as rows allow."""
+    for block, warps, sets in (((128, 128), (2, 2), 2), ((128, 64), (2, 2), 1), ((32, 64), (2, 2), 1)):
+        tile: dict[str, Choice] = {"block": block, "warps": warps, "block_k": 32, "stages": 4, "group": 1}
+        graph = Graph(np.zeros((512, 256), np.float16), np.zeros((256, 512), np.float16))
+        anchor, choices = MatmulOp(graph[0], graph[1]), {**tile, "fragments": sets, "split_k": 1}
+        expected = tile_work(anchor, choices)
+        work = counted(graph, anchor, "matmul_mma", **choices)
+        # The first fragments of two sets, and those that nobody multiplies, have a barrier and a load more.
+        extra = warps[0] * warps[1] * (block[0] // warps[0] + block[1] // warps[1]) * 16 * 2 // 128 * (sets - 1)
+        others = {"registers", "tensor_bytes", "min_blocks", "barriers", "shared_loads", "accesses"}
+        for count in {each.name for each in fields(GpuWork)} - others:
+            assert getattr(work, count) == getattr(expected, count), count
+        assert (work.barriers, work.shared_loads) == (expected.barriers + sets - 1, expected.shared_loads + extra)
 
 
 def test_nothing_hides_what_an_elementwise_kernel_waits_for() -> None:

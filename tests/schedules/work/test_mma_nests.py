@@ -14,10 +14,10 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.lowered import count_gpu_work
 from treadle.schedules.work.recorder import work_of

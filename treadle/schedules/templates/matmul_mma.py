@@ -14,9 +14,10 @@ from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import has_contiguous_rows
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.pipelines import multiplied, pipelined
 from treadle.schedules.reduction_end import reduction_end, with_end
@@ -24,9 +25,9 @@ from treadle.schedules.split_k import (
     SPLIT_K,
     Slices,
     block_coordinates,
-    first_that_fills,
     number_of_slices,
     shared_out,
+    those_that_fill,
     tiles_of,
 )
 from treadle.schedules.template import (
@@ -58,8 +59,14 @@ _BLOCKS = (
 )  # fmt: skip
 _NARROW = 32
 """Columns of the narrowest tiles: those of products that have no more, such as convolutions to few channels."""
+_HALF_WIDE = 96
+"""Columns of products whose default tiles have 64: a tile of 128 would multiply a quarter or more of zeros."""
+_ALIKE = 1.02
+"""Predicted time relative to the least up to which the tile that is preferred is the default: a prediction is not
+more exact."""
 _MOST_SPLIT = 64
 """Accumulators of a thread up to which there are registers for them and for what adds slices up."""
+_FEW_WARPS = 4
 _SMALLEST_WARP_TILE = 16 * 32
 _MOST_GATHERING = 64
 """The same of a thread that loads single bytes, each by a load of its own, all of which are under way at once."""
@@ -105,16 +112,22 @@ class MatmulMma(Template):
         def split_k(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, block_k, target)
 
-        block = first_that_fills(anchor, list(warps), split_k, target.multiprocessors)
-        return {
-            "block": block,
-            "warps": warps[block],
-            "block_k": block_k,
-            "stages": 4,
-            "group": 8 if ceil(m / block[0]) >= 8 else 1,
-            **self._fragments(anchor, block, warps[block]),
-            "split_k": split_k(*block),
-        }
+        def choices(block: tuple[int, int]) -> dict[str, Choice]:
+            return {
+                "block": block,
+                "warps": warps[block],
+                "block_k": block_k,
+                "stages": 4,
+                "group": 8 if ceil(m / block[0]) >= 8 else 1,
+                **self._fragments(anchor, block, warps[block]),
+                "split_k": split_k(*block),
+            }
+
+        useful = [choices(block) for block in those_that_fill(anchor, list(warps), split_k, target.multiprocessors)]
+        if len(useful) == 1:
+            return useful[0]
+        seconds = [gpu_seconds(tile_work(anchor, each), target) for each in useful]
+        return next(each for each, cost in zip(useful, seconds, strict=True) if cost <= _ALIKE * min(seconds))
 
     def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
         """Tiles in the order of preference, and their warps."""
@@ -123,7 +136,8 @@ class MatmulMma(Template):
             return {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
         if m <= 16:
             return {(16, 128): (1, 4)}
-        return {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
+        wide = {} if n <= _HALF_WIDE else {(128, 128): (2, 2), (64, 128): (2, 2)}
+        return {**wide, (128, 64): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         assert isinstance(anchor, MatmulOp)
@@ -142,9 +156,11 @@ class MatmulMma(Template):
         """Sets of fragments: two where a warp's products outlast its loads, and where they cost no resident block.
 
         On an H100 two sets took 0.92, 0.89 and 0.83 of the time for 4096, 8192 and 3072 cubed, where a warp has 64 x
-        64, and 1.10 and 1.03 for 128 x 768 x 2304 and x 3072, where it has 16 x 32 (2026-11-26).
+        64, 0.97 for 6272 x 2304 x 256, where it has 32 x 64, and 1.10 and 1.03 for 128 x 768 x 2304 and x 3072, where
+        it has 16 x 32 (2026-11-26). Eight warps with 64 accumulators a thread would be one block in place of two.
         """
-        return {"fragments": 2 if _accumulators(block, warps) > _MOST_SPLIT and not _gathers(anchor) else 1}
+        each = _accumulators(block, warps) / (_MOST_SPLIT if prod(warps) <= _FEW_WARPS else 2 * _MOST_SPLIT)
+        return {"fragments": 2 if each >= 1 and not _gathers(anchor) else 1}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
@@ -428,6 +444,43 @@ def mma_tile(anchor: MatmulOp, choices: Choices) -> MmaTile:
     stages, group = number(choices, "stages"), number(choices, "group")
     fragments = number(choices, "fragments") if "fragments" in choices else 1
     return MmaTile(m, n, block_k, warps, stages, group, fragments, a, b)
+
+
+def tile_work(anchor: MatmulOp, choices: Choices) -> GpuWork:
+    """The work of a tile's kernel, to compare tiles: what a recording of it counts, without what is fused, and with
+    predicates that hold."""
+    tile, slices = mma_tile(anchor, choices), number(choices, "split_k")
+    steps, size = shared_out(anchor, slices, tile.block_k).each, tile.a.element_bytes
+    result = tile.m * tile.n * byte_width(anchor.type.get_element_type())
+    copied, loaded = tile.a.bytes + tile.b.bytes, prod(tile.warps) * sum(tile.warp) * tile.block_k * size
+    sums = 4 * tile.m * tile.n if slices > 1 else 0
+    wave, staged = BANKS * BANK_BYTES, result if size == 2 else 0
+    slabs = 2 * ceil(tile.warp[0] / PRODUCT_M) if staged else 0
+    return GpuWork(
+        blocks=tiles_of(anchor, tile.m, tile.n) * slices,
+        threads=tile.threads,
+        registers=tile.registers + _OTHER_REGISTERS,
+        min_blocks=1,
+        shared_bytes=tile.shared_bytes,
+        operations=tile.m * tile.n,
+        tensor_flops=2 * tile.m * tile.n * tile.block_k * steps,
+        tensor_bytes=size,
+        sectors=(steps * copied + result + 2 * sums) / SECTOR_BYTES,
+        shared_loads=(steps * loaded + staged) / wave,
+        shared_stores=(steps * copied + staged) / wave,
+        accesses=(steps * (loaded + copied) + staged + result + 2 * sums) / (WARP * CHUNK_BYTES) + 2 * staged / wave,
+        steps=steps,
+        ahead=tile.stages - 1,
+        round_trips=1 if sums else 0,
+        barriers=steps + slabs,
+        waiting=slabs + (steps if tile.fragments == 1 else 1),
+        bytes=sum(prod(shape) * size for shape in _shapes(anchor)) + prod(anchor.shape) * result // (tile.m * tile.n),
+    )
+
+
+def _shapes(anchor: MatmulOp) -> list[Sequence[int]]:
+    """Of the operands."""
+    return [each.type.get_shape() for each in (anchor.a, anchor.b) if isinstance(each.type, TensorType)]
 
 
 def mma_kernel(anchor: MatmulOp, tile: MmaTile, split_k: int, name: str) -> KernelOp:

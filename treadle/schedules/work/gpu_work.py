@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.work.cpu_work import Work
 from treadle.schedules.work.rules import combined_accesses, lowered_copies, split_loops, unrolled_loops
 from treadle.schedules.work.tree import (
@@ -104,49 +104,6 @@ Addresses: TypeAlias = "NDArray[Any]"
 OTHER_REGISTERS = 36
 """Registers of a thread beside its arrays. NVRTC 13.0 takes 29 to 44 for the products of docs/schedules.md whose tiles
 do not overhang."""
-
-
-@dataclass(frozen=True)
-class GpuWork:
-    """The work of one kernel; what is not said to be of a thread or of the kernel is of a block.
-
-    blocks: of the grid; threads: of a block
-    registers: of a thread, estimated: its largest set of live arrays and `OTHER_REGISTERS`
-    min_blocks: that a multiprocessor is to hold, for which the compiler saves registers; 1 if it is not told
-    operations: on floats, of all threads, outside of tensor cores; a fused multiply-add counts one
-    tensor_flops: on tensor cores, whose operands have `tensor_bytes`
-    sectors: of 32 bytes, between L2 and the multiprocessor
-    shared_loads, shared_stores: cycles of shared memory's port, those of bank conflicts included
-    accesses: instructions of warps that access memory
-    steps: iterations of the loop over tiles that are loaded `ahead` steps before they are used
-    round_trips: waits for global memory that nothing hides
-    barriers: of the block; waiting: those behind which loads from shared memory are waited for
-    bytes: of the kernel's tensors, each once
-    """
-
-    blocks: int
-    threads: int
-    registers: int
-    min_blocks: int
-    shared_bytes: int
-    operations: float
-    tensor_flops: float
-    tensor_bytes: int
-    sectors: float
-    shared_loads: float
-    shared_stores: float
-    accesses: float
-    steps: float
-    ahead: int
-    round_trips: float
-    barriers: float
-    waiting: float
-    bytes: int
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return -(-self.threads // WARP)
 
 
 AnyWork: TypeAlias = Work | GpuWork
