@@ -225,7 +225,8 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int, *,
     causal, heads = bool(anchor.causal.value.data), prod(anchor.shape[:-2])
     part, head = b.block % parts, b.block // parts
     if causal and heads_first:
-        part, head = b.block // heads, b.block % heads
+        # The remainder changes nothing, but says how many there are before the grid is known.
+        part, head = (b.block // heads) % parts, b.block % heads
     # Causal blocks with many keys begin first, so that short ones fill the gaps at the end.
     part = parts - 1 - part if causal else part
     first_row = part * rows
