@@ -41,17 +41,17 @@ from treadle.dialects.registry import treadle_context
 from treadle.passes.loop.fetched_sectors import memory_transactions
 from treadle.passes.schedule.construct import constructed, decision, search_of
 from treadle.passes.schedule.schedule_select import default_schedule, placed
+from treadle.schedules.gpu_time import GpuWork, resident_blocks
 from treadle.schedules.rules.programs import programs
 from treadle.schedules.rules.staging import staged
 from treadle.schedules.rules.tiling import cross_thread, fused, tiled, unrolled
 from treadle.schedules.search.candidate import Candidate, Measured, Task
 from treadle.schedules.search.evolution import Evolution
 from treadle.schedules.search.greedy import Greedy
-from treadle.schedules.search.predict import Forecast, resident_blocks
+from treadle.schedules.search.predict import Forecast
 from treadle.schedules.search.state_graph import StateGraph, state_graph
 from treadle.schedules.search.strategy import Explored
 from treadle.schedules.search.walk import Walk, WalkSettings, levels_of
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.target import Target
 
 Shape = tuple[int, ...]

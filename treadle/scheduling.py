@@ -18,7 +18,7 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import Mapping as TaskMapping
 from treadle.dialects.task import repeat, spatial
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, all_of, emit_element, kernel_builder
-from treadle.schedules.pipelines import pipelined, prefetched
+from treadle.schedules.pipelines import multiplied, pipelined, prefetched
 from treadle.schedules.registration import Registration, register_rule, register_template
 from treadle.schedules.rules import (
     Draft,
@@ -60,7 +60,7 @@ __all__ = [
     "Anchor", "Choice", "Choices", "Draft", "Fragment", "Index", "KernelBuilder", "Knob", "MemorySpace", "Predicate",
     "Region", "Registration", "Rule", "SharedTile", "TaskMapping", "Template", "TileBuilder", "TileLayout", "all_of",
     "check_divides", "check_limit", "check_limits", "cross_thread", "default_rules", "emit_element", "fused",
-    "kernel_builder", "located", "number", "pair", "pipelined", "prefetched", "register_rule", "register_template",
-    "repeat", "spatial", "staged", "staged_bytes", "templates", "tensor_cores", "tensorized", "tiled", "unrolled",
-    "vector_lanes", "vectorised",
+    "kernel_builder", "located", "multiplied", "number", "pair", "pipelined", "prefetched", "register_rule",
+    "register_template", "repeat", "spatial", "staged", "staged_bytes", "templates", "tensor_cores", "tensorized",
+    "tiled", "unrolled", "vector_lanes", "vectorised",
 ]  # fmt: skip

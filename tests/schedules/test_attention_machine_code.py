@@ -65,6 +65,16 @@ def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(kind: tuple[
     assert not resources.spills and not sass.uses_local_memory
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_weight_is_a_multiplication_and_an_exponential(arch: str):
+    """Of 64 scores a thread, and four rows' factors: no scale by itself, and no case of subnormal numbers."""
+    sass, _ = machine_code(heads(64, "float16", causal=True), arch, rows=128, columns=64, warps=4, parts=1)
+    tile, rows = 64, 4
+    assert sass.count("MUFU.EX2") == tile + rows and tile <= sass.count("FFMA") < 2 * tile
+    # Of a tile's 64 elements of the result, by rows' factors in the loop, and by the sums' inverses behind it.
+    assert sass.count("FMUL") <= 2 * tile + 4 * rows and sass.count("FSETP") <= 4 * rows
+
+
 @pytest.mark.parametrize(("causal", "arch"), in_turn([False, True], ARCHS))
 @pytest.mark.parametrize("size", [80, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 13, 40, 160))])
 def test_the_default_spills_nothing_whatever_the_size(size: int, causal: bool, arch: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.helpers.graphs import Graph
@@ -9,6 +10,7 @@ from tests.helpers.limits import assert_within, module_limits, with_rounded_weig
 from tests.schedules.attention_cases import Sizes, arrays
 from treadle.backends.cuda.emulator import CHECKS
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
+from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp, FusedOp
 from treadle.dialects.registry import treadle_context
@@ -25,6 +27,16 @@ CHOICES: list[dict[str, Choice]] = [
     {"rows": 32, "columns": 16, "warps": 1, "parts": 1, "stages": 2},
     {"rows": 16, "columns": 128, "warps": 1, "parts": 2, "stages": 2},
 ]
+
+
+def test_causal_blocks_of_all_heads_follow_one_another() -> None:
+    """Of 12 heads in 16 blocks each: those that run at once are equally long, and the shortest come last."""
+    graph = Graph(*(np.broadcast_to(np.zeros((), np.float16), (12, 2048, 64)) for _ in range(3)))
+    module = graph.module(graph.add(AttentionOp(graph[0], graph[1], graph[2], scale=0.125, causal=True)))
+    lower(treadle_context(), module, Target.parse("sm_80"))
+    (unit,) = print_kernels(module)
+    assert "block % 12" in unit.text and "block / 12" in unit.text
+    assert "min_integer<int>((16 - block / 12) * 2, 32)" in unit.text, "tiles of keys"
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])

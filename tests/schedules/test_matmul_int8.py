@@ -134,6 +134,15 @@ def test_bytes_along_k_come_in_asynchronous_copies(signs: Any, emulator_environm
     assert copies(text) == WIDE
 
 
+@pytest.mark.parametrize("terms", [32, 96, 320])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_two_sets_of_fragments(terms: int, stages: int, emulator_environment: Environment):
+    a, b = sample((70, terms), np.uint8, 0), sample((72, terms), np.int8, 1)
+    result, text = emulated([a, b], by_transpose, emulator_environment, stages=stages, fragments=2)
+    np.testing.assert_array_equal(result, exact(a, b.T))
+    assert copies(text) == WIDE and "regs_a[2]" in text
+
+
 @pytest.mark.parametrize(
     ("order", "found"), [("nn", {("shared_a", "16")}), ("tn", set()), ("tt", {("shared_b", "16")})]
 )

@@ -11,6 +11,8 @@ import pytest
 from xdsl.dialects.builtin import TensorType, f16, f32
 from xdsl.ir import SSAValue
 
+from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
+from tests.backends.cuda.emulator.mutation.verdict import examine
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import (
     GPU,
@@ -23,6 +25,7 @@ from tests.schedules.tensor_cores import (
     scheduled,
 )
 from treadle.backends.cuda.emulator import CHECKS
+from treadle.backends.cuda.emulator.build import kernels
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
@@ -67,6 +70,34 @@ def test_tiles(block: tuple[tuple[int, int], tuple[int, int]], emulator_environm
         block_k=64,
         stages=3,
     )
+
+
+@pytest.mark.parametrize("terms", [8, 32, 40, 264])
+@pytest.mark.parametrize(("block", "stages"), [(((128, 128), (2, 2)), 4), (((32, 64), (2, 2)), 2)])
+def test_two_sets_of_fragments(
+    block: tuple[tuple[int, int], tuple[int, int]], stages: int, terms: int, emulator_environment: Environment
+):
+    """Of one step to more than there are stages: every buffer that is loaded from has been filled."""
+    extents, warps = block
+    choices: dict[str, Choice] = {"block": extents, "warps": warps, "stages": stages, "fragments": 2}
+    check(((130, terms), (terms, 136)), "float16", emulator_environment, **choices)
+
+
+@pytest.mark.slow
+def test_barriers_and_waits_around_two_sets_of_fragments_are_needed(emulator_environment: Environment):
+    """Each of them removed or moved is found, but for the first barrier of the only slab that is stored."""
+    graph = Graph(sample((40, 136), "float16", 0), sample((136, 72), "float16", 1))
+    tile: dict[str, Choice] = {"block": (32, 64), "warps": (2, 2), "stages": 3, "fragments": 2, "split_k": 1}
+    (unit,) = print_kernels(scheduled(graph.module(graph.add(MatmulOp(graph[0], graph[1]))), "matmul_mma", tile, GPU))
+    (name,) = kernels(unit.text)
+    buffers = tuple((size, "float16") for size in (40 * 136, 136 * 72, 40 * 72))
+    examined = examine(SharedKernel("here", name, unit.text, (4, 1, 1), (128, 1, 1), 0, buffers), emulator_environment)
+    assert examined.said == ""
+    verdicts = [each for each in examined.verdicts if each.mutant.kind != "predicate dropped"]
+    in_epilogue = max(each.mutant.line for each in verdicts if each.mutant.kind.startswith("wait"))
+    found = [each for each in verdicts if each.outcome == "finding"]
+    missed = [each for each in verdicts if each.outcome != "finding"]
+    assert len(found) >= 10 and all(each.mutant.line > in_epilogue for each in missed) and len(missed) <= 2
 
 
 def test_one_step_along_k_leaves_the_pipeline_s_loop_without_iterations(emulator_environment: Environment):

@@ -19,9 +19,9 @@ from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
 from treadle.ir import lower, parse
 from treadle.passes.schedule.instance import CallShape, anchor_of, instance_of, needed_terms
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target
@@ -92,6 +92,8 @@ PRODUCTS: Mapping[str, Product] = {
     "mma": Product(("matmul_mma", MMA | {"split_k": 1}), 32, "float16"),
     "mma in slices": Product(("matmul_mma", MMA | {"split_k": 3, "stages": 2}), 96, "float16"),
     "mma in more stages than steps": Product(("matmul_mma", MMA | {"split_k": 1, "stages": 5}), 32, "float16"),
+    "mma with two sets of fragments": Product(("matmul_mma", MMA | {"split_k": 1, "fragments": 2}), 32, "float16"),
+    "mma with two sets, in slices": Product(("matmul_mma", MMA | {"split_k": 3, "fragments": 2}), 96, "float16"),
     "nest": Product(TILES, 8),
     "nest, one buffer": Product(TILES + shared("%k0", "vector 4"), 8),
     "nest, fetched ahead": Product(TILES + shared("%k0", "vector 4 buffers 2"), 8),

@@ -121,7 +121,7 @@ def test_slices_without_a_step_are_rejected(template: str, dtype: str, split_k: 
 def test_more_accumulators_than_can_be_added_up_are_not_split() -> None:
     """The space leaves such tiles whole; by hand it is rejected."""
     anchor, template = product(((128, 4096), (4096, 256)), "float16"), TEMPLATES["matmul_mma"]
-    large = {"block": (128, 256), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1}
+    large = {"block": (128, 256), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1, "fragments": 2}
     assert large | {"split_k": 1} in list(template.space(anchor, GPU))
     with pytest.raises(TreadleError, match=r"2 slices and 128 accumulators a thread has 64 too many .* or split_k = 1"):
         template.check(anchor, large | {"split_k": 2}, GPU, "here")

@@ -60,13 +60,27 @@ def run_clean(module: ModuleOp, inputs: Sequence[Array], environment: Environmen
 def test_slices_add_up_to_the_product(
     template: str, dtype: str, tile: dict[str, Choice], emulator_environment: Environment
 ):
-    for n, (a, b, slices) in enumerate(SHAPES):
-        graph = Graph(sample(a, dtype, 2 * n), sample(b, dtype, 2 * n + 1))
-        module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
-        lowered = scheduled(module, template, tile | {"split_k": slices}, GPU)
-        assert all(f", {slices})" in _arrivals(unit.text) for unit in print_kernels(lowered))
-        (result,) = run_clean(lowered, graph.inputs, emulator_environment)
-        assert_product(result, *graph.inputs)
+    for shapes in SHAPES:
+        _add_up(shapes, template, dtype, tile, emulator_environment)
+
+
+def test_slices_of_products_with_two_sets_of_fragments_add_up(emulator_environment: Environment):
+    """The last slice of the second shape has fewer terms than the others."""
+    for shapes in (((16, 256), (256, 64), 4), ((2, 36, 130), (130, 34), 2)):
+        _add_up(shapes, "matmul_mma", "float16", MMA | {"fragments": 2}, emulator_environment)
+
+
+def _add_up(
+    shapes: tuple[Shape, Shape, int], template: str, dtype: str, tile: dict[str, Choice], environment: Environment
+) -> None:
+    """Compares a product in slices with the product."""
+    a, b, slices = shapes
+    graph = Graph(sample(a, dtype, 2), sample(b, dtype, 3))
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    lowered = scheduled(module, template, tile | {"split_k": slices}, GPU)
+    assert all(f", {slices})" in _arrivals(unit.text) for unit in print_kernels(lowered))
+    (result,) = run_clean(lowered, graph.inputs, environment)
+    assert_product(result, *graph.inputs)
 
 
 def _arrivals(text: str) -> str:

@@ -10,9 +10,10 @@ from math import ceil
 from types import MappingProxyType
 from typing import Any
 
-from xdsl.dialects import arith, scf, vector
+from xdsl.dialects import arith, math, scf, vector
 from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType, UnitAttr, VectorType, f32, i64
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.dialects.vector import CombiningKindAttr, CombiningKindFlag
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
@@ -446,6 +447,14 @@ class KernelBuilder(DefinitionBuilder):
     def mma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """A warp's product of fragments, added to c: see `loop.mma`."""
         return self.insert(MmaOp(a, b, c))
+
+    def approximate_exp2(self, value: Scalar) -> Scalar:
+        """2 to the power of an f32, within 2^-22 of its value, and 0 below the smallest normal number."""
+        return self.insert(math.Exp2Op(value, FastMathFlagsAttr([FastMathFlag.APPROX_FUNC])))
+
+    def fma(self, a: Scalar, b: Scalar, c: Scalar) -> Scalar:
+        """a * b + c, rounded once."""
+        return self.insert(math.FmaOp(a, b, c))
 
     def round_tf32(self, fragment: SSAValue) -> SSAValue:
         """Floats as tensor cores take them: see `loop.round_tf32`."""

@@ -1,6 +1,7 @@
 """The software pipelines of kernels for GPUs: what a step needs is brought while steps before it compute.
 
-One for each mechanism: asynchronous copies, and tiles that come through registers.
+One for each mechanism: asynchronous copies, these with fragments that are loaded ahead, and tiles that come through
+registers.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.tiles import Factors, Fragment, SharedTile, TileBuilder
 
 Step = Callable[[Index, Index], None]
 """Given a step, and the buffer of several that is its own."""
@@ -26,16 +28,9 @@ def pipelined(
 
     start: starts the copies of a step; body: computes it; ready: what is done before the first step, when all copies
     have come that were committed before
-
-    As many groups of copies are committed before the loop as it expects, whether or not there are such steps.
     """
     ahead = stages - 1
-    with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
-        with b.when(None if isinstance(steps, int) else s < steps):
-            start(s, s)
-        b.commit()
-    for _ in range(ahead - steps if isinstance(steps, int) else 0):
-        b.commit()
+    _start_first(b, steps, ahead, start)
     if ready is not None:
         b.wait(ahead)
         b.barrier()
@@ -49,6 +44,71 @@ def pipelined(
             start(following, following % stages)
         b.commit()
         body(step, step % stages)
+
+
+def multiplied(
+    t: TileBuilder,
+    name: str,
+    steps: Index | int,
+    stages: int,
+    start: Step,
+    tiles: tuple[SharedTile, SharedTile],
+    c: Fragment,
+    at_once: int | None = None,
+) -> None:
+    """The loop of `pipelined` around `t.gemm(a[stage], b[stage], c)`, with fragments that are loaded while those before
+    them are multiplied.
+
+    The first fragments of a step are loaded before the last products of the step before: no product waits for the
+    barrier and for the loads behind it. Fragments take twice the registers.
+
+    tiles: A and B in `stages` buffers; a step has at least two groups of terms
+    at_once: steps that are unrolled, and no more, if it is given: addresses of copies in several steps take registers
+
+    Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", software pipelining.
+    """
+    b, ahead, (left, right) = t.b, stages - 1, tiles
+    factors = Factors(t, left, right, c, sets=2)
+    layout = right.layout
+    groups = (layout.columns if layout.along_k else layout.rows) // factors.terms
+    assert groups % 2 == 0, "a step begins with the first set"
+
+    def load(stage: Index, group: int) -> None:
+        factors.load(left[stage], right[stage], b.index(group * factors.terms), into=[b.index(group % 2)])
+
+    _start_first(b, steps, ahead, start)
+    b.wait(ahead - 1)
+    b.barrier()
+    with b.when(None if isinstance(steps, int) else steps > 0):
+        load(b.index(0), 0)
+    with b.loop(name, steps, at_once=at_once) as step:
+        stage, following, next_step = step % stages, step + ahead, step + 1
+        # The last step loads fragments that nobody multiplies, of a buffer that has been filled.
+        if not isinstance(steps, int) or steps < stages:
+            next_step = next_step.min(steps - 1)
+        for group in range(groups):
+            if group + 1 < groups:
+                load(stage, group + 1)
+            else:
+                b.wait(ahead - 1)
+                # Behind it every thread sees the next step's tiles, and has loaded those that are overwritten next.
+                b.barrier()
+                load(next_step % stages, 0)
+            if group == 0:
+                with b.when(following < steps):
+                    start(following, following % stages)
+                b.commit()
+            factors.multiply(b.index(group), of=[b.index(group % 2)])
+
+
+def _start_first(b: KernelBuilder, steps: Index | int, ahead: int, start: Step) -> None:
+    """Commits as many groups of copies as the loop expects before it, whether or not there are such steps."""
+    with b.loop("s", min(ahead, steps) if isinstance(steps, int) else ahead) as s:
+        with b.when(None if isinstance(steps, int) else s < steps):
+            start(s, s)
+        b.commit()
+    for _ in range(ahead - steps if isinstance(steps, int) else 0):
+        b.commit()
 
 
 def prefetched(
@@ -87,4 +147,4 @@ def prefetched(
         body(last, last % 2)
 
 
-__all__ = ["Step", "pipelined", "prefetched"]
+__all__ = ["Step", "multiplied", "pipelined", "prefetched"]

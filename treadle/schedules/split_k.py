@@ -180,10 +180,17 @@ def number_of_slices(blocks: int, terms: int, block_k: int, fewest: int, multipr
 def first_that_fills(
     product: MatmulOp, tiles: Sequence[tuple[int, int]], split_k: Callable[[int, int], int], multiprocessors: int
 ) -> tuple[int, int]:
-    """Of tiles in the order of preference the first of which every multiprocessor gets one, or a slice if they are
-    small enough to be split; the last one where none is that small. `split_k` gives the slices of a tile's terms."""
-    for rows, columns in tiles:
-        number = split_k(rows, columns) if rows * columns <= LARGEST else 1
-        if tiles_of(product, rows, columns) * number >= multiprocessors:
-            return rows, columns
-    return tiles[-1]
+    """The first of the tiles that `those_that_fill` gives."""
+    return those_that_fill(product, tiles, split_k, multiprocessors)[0]
+
+
+def those_that_fill(
+    product: MatmulOp, tiles: Sequence[tuple[int, int]], split_k: Callable[[int, int], int], multiprocessors: int
+) -> list[tuple[int, int]]:
+    """Of tiles in the order of preference those of which every multiprocessor gets one, or a slice if they are small
+    enough to be split; the last one where none is that small. `split_k` gives the slices of a tile's terms."""
+
+    def blocks(rows: int, columns: int) -> int:
+        return tiles_of(product, rows, columns) * (split_k(rows, columns) if rows * columns <= LARGEST else 1)
+
+    return [tile for tile in tiles if blocks(*tile) >= multiprocessors] or [tiles[-1]]

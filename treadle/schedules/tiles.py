@@ -354,26 +354,12 @@ class TileBuilder:
 
         terms: of the product; as many as B has unless given; first_term: the one of B that it begins with
         """
-        k = self.b
-        rows, pairs, _ = c.shape
-        of_a, of_b, _ = fragments(a.element, b.element)
-        depth, pair = PRODUCT_K[b.element], VectorType(b.element, [PAIR, *of_b.get_shape()])
+        factors = Factors(self, a, b, c)
         if terms is None:
             terms = b.layout.columns if b.layout.along_k else b.layout.rows
-        left = k.alloc("regs_a", [rows], of_a) if isinstance(a, SharedTile) else a.registers
-        right = k.alloc("regs_b", [pairs], pair)
-        with k.loop("kk", terms // depth, unroll=True) as kk:
-            term = kk * depth
-            if isinstance(a, SharedTile):
-                with k.tasks(["r"], repeat(rows), unroll=True) as (r,):
-                    k.store(self._fragment_of_a(a, c.first[0] + r * PRODUCT_M, term, of_a), left, [r])
-            with k.tasks(["p"], repeat(pairs), unroll=True) as (p,):
-                k.store(self._fragments_of_b(b, c.first[1] + p * COLUMNS, first_term + term, pair), right, [p])
-            with k.tasks(["r", "p", "q"], repeat(*c.shape), unroll=True) as where:
-                r, p, q = where
-                rows_of_a = k.load(left, [r] if isinstance(a, SharedTile) else [r, kk])
-                columns_of_b = k.extract(k.load(right, [p]), [q], of_b)
-                k.store(k.mma(rows_of_a, columns_of_b, k.load(c.registers, where)), c.registers, where)
+        with self.b.loop("kk", terms // factors.terms, unroll=True) as kk:
+            factors.load(a, b, kk * factors.terms, first_term)
+            factors.multiply(kk)
 
     def operand(self, name: str, tile: SharedTile, rows: int, first_row: Extent = 0) -> Operand:
         """A warp's rows of an operand A, whose rows run along the terms, in registers."""
@@ -382,7 +368,7 @@ class TileBuilder:
         shape = [rows // PRODUCT_M, tile.layout.columns // depth]
         registers = b.alloc(name, shape, type)
         with b.tasks(["r", "k"], repeat(*shape), unroll=True) as (r, k):
-            b.store(self._fragment_of_a(tile, first_row + r * PRODUCT_M, k * depth, type), registers, [r, k])
+            b.store(self.fragment_of_a(tile, first_row + r * PRODUCT_M, k * depth, type), registers, [r, k])
         return Operand(registers, tile.element)
 
     def as_operand(self, value: Elements, of: Fragment, element: Attribute) -> Operand:
@@ -397,7 +383,7 @@ class TileBuilder:
             b.store(b.load_vector(rounded, type), registers, [r, p])
         return Operand(registers, element)
 
-    def _fragment_of_a(self, tile: SharedTile, row: Index, k: Index, type: VectorType) -> SSAValue:
+    def fragment_of_a(self, tile: SharedTile, row: Index, k: Index, type: VectorType) -> SSAValue:
         """16 rows of A: matrices of the upper and the lower rows, first those of the lower half of K."""
         along_k, half = tile.layout.along_k, PRODUCT_K[tile.element] // 2
         if not tile.layout.loads_matrices:
@@ -405,7 +391,7 @@ class TileBuilder:
         place = place_in_a(self.lane, row, k, half, along_k=along_k)
         return self._rounded(self.b.load_matrix(tile.buffer, tile.at(*place), type, transpose=not along_k))
 
-    def _fragments_of_b(self, tile: SharedTile, column: Index, k: Index, type: VectorType) -> SSAValue:
+    def fragments_of_b(self, tile: SharedTile, column: Index, k: Index, type: VectorType) -> SSAValue:
         """Two times 8 columns of B: of each, matrices of the lower and the upper half of K."""
         along_k, half = tile.layout.along_k, PRODUCT_K[tile.element] // 2
         if not tile.layout.loads_matrices:
@@ -530,12 +516,55 @@ class TileBuilder:
             yield i, j
 
 
+class Factors:
+    """What a warp multiplies at once: its fragments of A and of B, in registers.
+
+    sets: of fragments, so that one may be loaded while another is multiplied; one, without a number, unless given
+    """
+
+    def __init__(self, t: TileBuilder, a: SharedTile | Operand, b: SharedTile, c: Fragment, sets: int | None = None):
+        self._t, self._c = t, c
+        rows, pairs, _ = c.shape
+        self._of_a, self._of_b, _ = fragments(a.element, b.element)
+        self._pair = VectorType(b.element, [PAIR, *self._of_b.get_shape()])
+        self.terms = PRODUCT_K[b.element]
+        """Of a set."""
+        each = [] if sets is None else [sets]
+        self._is_loaded = isinstance(a, SharedTile)
+        self._left = a.registers if isinstance(a, Operand) else t.b.alloc("regs_a", [*each, rows], self._of_a)
+        self._right = t.b.alloc("regs_b", [*each, pairs], self._pair)
+
+    def load(
+        self, a: SharedTile | Operand, b: SharedTile, term: Index, first_term: Extent = 0, into: Sequence[Index] = ()
+    ) -> None:
+        """Loads the fragments that begin with a term, of B counted from `first_term`; into: the number of the set."""
+        k, c, (rows, pairs, _) = self._t.b, self._c, self._c.shape
+        if isinstance(a, SharedTile):
+            with k.tasks(["r"], repeat(rows), unroll=True) as (r,):
+                loaded = self._t.fragment_of_a(a, c.first[0] + r * PRODUCT_M, term, self._of_a)
+                k.store(loaded, self._left, [*into, r])
+        with k.tasks(["p"], repeat(pairs), unroll=True) as (p,):
+            loaded = self._t.fragments_of_b(b, c.first[1] + p * COLUMNS, first_term + term, self._pair)
+            k.store(loaded, self._right, [*into, p])
+
+    def multiply(self, number: Index, of: Sequence[Index] = ()) -> None:
+        """Adds the products to the warp's part of C; number: of the operand A's terms, where it is one in registers;
+        of: the number of the set."""
+        k, c = self._t.b, self._c
+        with k.tasks(["r", "p", "q"], repeat(*c.shape), unroll=True) as where:
+            r, p, q = where
+            rows_of_a = k.load(self._left, [*of, r] if self._is_loaded else [r, number])
+            columns_of_b = k.extract(k.load(self._right, [*of, p]), [q], self._of_b)
+            k.store(k.mma(rows_of_a, columns_of_b, k.load(c.registers, where)), c.registers, where)
+
+
 def staged_bytes(threads: int, columns: int, element_bytes: int) -> int:
     """Shared memory through which `TileBuilder.store` writes fragments of so many columns a warp."""
     return threads // WARP * PRODUCT_M * columns * element_bytes if element_bytes == 2 else 0
 
 
 __all__ = [
+    "CHUNK_BYTES",
     "COLUMNS",
     "FRAGMENT",
     "HALVES",
@@ -545,6 +574,7 @@ __all__ = [
     "QUAD",
     "Elements",
     "Extent",
+    "Factors",
     "Fragment",
     "Operand",
     "Region",

@@ -17,8 +17,8 @@ func.func @product(%x: tensor<128x96xf32>, %w: tensor<96x64xf32>) -> tensor<128x
 
 // Tensor cores multiply halves.
 // CPU: } schedule #schedule.use<"matmul_cpu",
-// ONE: } schedule #schedule.use<"matmul_mma", {block = [128, 128],
-// GPU: } schedule #schedule.use<"matmul_mma", {block = [32, 64], warps = [2, 2], block_k = 32, stages = 4, group = 1, split_k = 1}>
+// ONE: } schedule #schedule.use<"matmul_mma", {block = [128, 64],
+// GPU: } schedule #schedule.use<"matmul_mma", {block = [32, 64], warps = [2, 2], block_k = 32, stages = 5, group = 1, fragments = 1, split_k = 1}>
 func.func @halves(%x: tensor<128x96xf16>, %w: tensor<96x64xf16>) -> tensor<128x64xf16> {
   %y = graph.fused "halves" {
     %m = graph.matmul %x, %w : (tensor<128x96xf16>, tensor<96x64xf16>) -> tensor<128x64xf16>

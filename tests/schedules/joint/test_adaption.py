@@ -15,12 +15,13 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.passes.schedule.instance import CallShape, instance_of
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.joint import Adaption, AtPoint, busy, fitted_k, occupancy
 from treadle.schedules.search.learned import LEAST_RECORDS, Learned
 from treadle.schedules.search.predict import places_of, predicted_seconds
 from treadle.schedules.search.programs import replay
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.work.gpu_work import AnyWork, GpuWork
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target

@@ -46,10 +46,11 @@ def compiled(module: ModuleOp) -> tuple[Sass, Resources]:
     return sass, resources
 
 
-def test_a_nest_is_as_good_as_the_template() -> None:
+def test_a_nest_is_as_good_as_the_template_with_one_set_of_fragments() -> None:
     nest = scheduled_module(product(), GPU, lambda _: program(TILES, "cuda"))
     lower(treadle_context(), nest, GPU, after="schedule")
-    choices = {"block": (128, 128), "warps": (2, 2), "block_k": 32, "stages": 3, "group": 1, "split_k": 1}
+    tile = {"block": (128, 128), "warps": (2, 2), "block_k": 32}
+    choices = tile | {"stages": 3, "group": 1, "fragments": 1, "split_k": 1}
     (code, resources), (theirs, _) = compiled(nest), compiled(scheduled(product(), "matmul_mma", choices, GPU))
     assert not resources.spills and not code.uses_local_memory
     for opcode in ("HMMA", "LDSM", "LDGSTS", "LDGSTS.128"):

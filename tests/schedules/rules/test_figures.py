@@ -191,7 +191,7 @@ def test_appendix_a3_tensor_cores_are_one_instruction() -> None:
     # first are blocks or steps, and 2 x 4 of the others warps.
     decisions = {"block": (128, 128), "warps": (2, 4), "block_k": 32, "stages": 2, "group": 1}
     replayed = replay(by_name["matmul_mma"], decisions, anchor_of(group), GPU)
-    assert isinstance(replayed, UseAttr) and replayed.knobs() == {**decisions, "split_k": 1}
+    assert isinstance(replayed, UseAttr) and replayed.knobs() == {**decisions, "fragments": 1, "split_k": 1}
 
 
 def test_appendix_a3_tiles_on_tensor_cores() -> None:

@@ -12,13 +12,13 @@ from treadle.dialects.graph import ComputeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds
 from treadle.schedules.kernel_builder import KernelBuilder
-from treadle.schedules.search.predict import cpu_seconds, gpu_seconds
+from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.generic_cpu import GenericCpu
 from treadle.schedules.work.cpu_work import Work
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies
@@ -14,8 +16,9 @@ from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.passes.loop.fetched_sectors import bank_conflicts
 from treadle.passes.loop.fetched_sectors import sectors as sectors_one_by_one
-from treadle.schedules.search.predict import gpu_seconds, resident_blocks
-from treadle.schedules.work.gpu_work import OTHER_REGISTERS, GpuWork, in_warps, sectors, shared_cycles
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds, resident_blocks
+from treadle.schedules.templates.matmul_mma import tile_work
+from treadle.schedules.work.gpu_work import OTHER_REGISTERS, in_warps, sectors, shared_cycles
 from treadle.schedules.work.lowered import count_gpu_work
 from treadle.target import Target
 
@@ -59,7 +62,7 @@ def test_a_product_of_tensor_cores_is_counted_as_by_hand() -> None:
     """Tiles of 64 x 64 by 4 warps of 32 x 32, in 8 steps of 32, 3 of which are under way."""
     graph = Graph(np.zeros((256, 256), np.float16), np.zeros((256, 256), np.float16))
     choices: dict[str, Choice] = {
-        "block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "split_k": 1,
+        "block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "fragments": 1, "split_k": 1,
     }  # fmt: skip
     work = counted(graph, MatmulOp(graph[0], graph[1]), "matmul_mma", **choices)
     assert (work.blocks, work.threads, work.tensor_bytes) == (16, 128, 2)
@@ -69,6 +72,38 @@ def test_a_product_of_tensor_cores_is_counted_as_by_hand() -> None:
     # A step of 16 takes 2 loads of A and 2 of B, each of 4 cycles; 2 slabs of C pass, of 16 rows of 32 halves a warp.
     assert work.shared_loads == 16 * 4 * (2 + 2) * 4 + 2 * 4 * 16 * 32 * 2 // 128
     assert (work.steps, work.ahead, work.round_trips, work.barriers) == (8, 3, 0, 8 + 2 * 2)
+
+
+def test_fragments_that_are_loaded_ahead_wait_for_no_barrier() -> None:
+    """Of 8 steps with one barrier each, another one before the first fragments, and 2 for each of two slabs of C."""
+    tile: dict[str, Choice] = {"block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "split_k": 1}
+    found: list[GpuWork] = []
+    for sets in (1, 2):
+        graph = Graph(np.zeros((256, 256), np.float16), np.zeros((256, 256), np.float16))
+        found.append(counted(graph, MatmulOp(graph[0], graph[1]), "matmul_mma", **tile, fragments=sets))
+    one, two = found
+    assert (one.barriers, one.waiting) == (8 + 4, 8 + 4)
+    assert (two.barriers, two.waiting) == (9 + 4, 1 + 4)
+    # The last step loads a set of fragments that nobody multiplies.
+    assert two.shared_loads == one.shared_loads + 4 * (2 + 2) * 4
+    assert gpu_seconds(two, A100) < gpu_seconds(one, A100)
+    assert two.registers == one.registers + 2 * 4 + 4 * 2
+
+
+def test_the_work_by_which_defaults_are_compared_is_what_is_recorded() -> None:
+    """Of whole tiles, but for registers, of which the template allows for more, and accesses, as wide as rows allow."""
+    for block, warps, sets in (((128, 128), (2, 2), 2), ((128, 64), (2, 2), 1), ((32, 64), (2, 2), 1)):
+        tile: dict[str, Choice] = {"block": block, "warps": warps, "block_k": 32, "stages": 4, "group": 1}
+        graph = Graph(np.zeros((512, 256), np.float16), np.zeros((256, 512), np.float16))
+        anchor, choices = MatmulOp(graph[0], graph[1]), {**tile, "fragments": sets, "split_k": 1}
+        expected = tile_work(anchor, choices)
+        work = counted(graph, anchor, "matmul_mma", **choices)
+        # The first fragments of two sets, and those that nobody multiplies, have a barrier and a load more.
+        extra = warps[0] * warps[1] * (block[0] // warps[0] + block[1] // warps[1]) * 16 * 2 // 128 * (sets - 1)
+        others = {"registers", "tensor_bytes", "min_blocks", "barriers", "shared_loads", "accesses"}
+        for count in {each.name for each in fields(GpuWork)} - others:
+            assert getattr(work, count) == getattr(expected, count), count
+        assert (work.barriers, work.shared_loads) == (expected.barriers + sets - 1, expected.shared_loads + extra)
 
 
 def test_nothing_hides_what_an_elementwise_kernel_waits_for() -> None:
@@ -103,7 +138,7 @@ def kernel_of(**changes: float) -> GpuWork:
     values: dict[str, float] = {
         "blocks": 108, "threads": 256, "registers": 64, "min_blocks": 1, "shared_bytes": 0, "operations": 256e4,
         "tensor_flops": 0, "tensor_bytes": 0, "sectors": 0, "shared_loads": 0, "shared_stores": 0, "accesses": 0,
-        "steps": 0, "ahead": 0, "round_trips": 0, "barriers": 0, "bytes": 0,
+        "steps": 0, "ahead": 0, "round_trips": 0, "barriers": 0, "waiting": 0, "bytes": 0,
     }  # fmt: skip
     return GpuWork(**(values | changes))  # pyright: ignore[reportArgumentType]
 

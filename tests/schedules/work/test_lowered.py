@@ -9,8 +9,9 @@ from xdsl.parser import Parser
 
 from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.work.cpu_work import Body, Work
-from treadle.schedules.work.gpu_work import OTHER_REGISTERS, GpuWork
+from treadle.schedules.work.gpu_work import OTHER_REGISTERS
 from treadle.schedules.work.lowered import count_gpu_work, count_work
 from treadle.target import Target
 

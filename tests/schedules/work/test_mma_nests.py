@@ -14,10 +14,10 @@ from treadle.dialects.loop import FuncOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import ProgramOp, UseAttr
 from treadle.passes.schedule.instance import anchor_of
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.nest.replay import nest_of
 from treadle.schedules.nest.workload import workload_of
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.lowered import count_gpu_work
 from treadle.schedules.work.recorder import work_of
@@ -64,7 +64,8 @@ def test_a_product_is_counted_as_by_hand() -> None:
 def test_tiles_of_the_template_do_its_work() -> None:
     """But for how it stores: the template hands halves through shared memory to lanes that store 16 bytes."""
     module = Product((256, 256), (256, 256), BLOCK + shared("%k0", "vector 8 buffers 4 async")).module()
-    knobs = {"block": (64, 64), "warps": (2, 2), "block_k": 32, "stages": 4, "group": 1, "split_k": 1}
+    tile = {"block": (64, 64), "warps": (2, 2), "block_k": 32}
+    knobs = tile | {"stages": 4, "group": 1, "fragments": 1, "split_k": 1}
     nest, template = asdict(recorded(module)), asdict(recorded(module, UseAttr.get("matmul_mma", knobs)))
     for count in ("blocks", "threads", "operations", "tensor_flops", "steps", "ahead", "round_trips", "bytes"):
         assert nest[count] == template[count], count

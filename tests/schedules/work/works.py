@@ -35,10 +35,10 @@ from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.schedule.instance import group_of
 from treadle.passes.schedule.schedule_select import add_program
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.programs import Replayed, taken
 from treadle.schedules.work.cpu_work import Work
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.schedules.work.lowered import count_gpu_work, count_work
 from treadle.target import Target
 from treadle.target.options import CompileOptions

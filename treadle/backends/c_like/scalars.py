@@ -128,6 +128,9 @@ class Arithmetic:
         return narrowed(self._language, Text(f"-{operand}", Precedence.UNARY), op.result.type)
 
     def _call(self, op: Operation) -> Text:
+        special = self._language.expression(op, self._values)
+        if special is not None:
+            return Text(special)
         type_ = op.results[0].type
         widening = self._language.widening(type_)
         if widening is None:

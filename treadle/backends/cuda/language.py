@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects import vector
+from xdsl.dialects import math, vector
 from xdsl.dialects.builtin import (
     BFloat16Type,
     Float16Type,
@@ -25,6 +25,7 @@ from xdsl.dialects.builtin import (
     i32,
     i64,
 )
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
 from treadle.backends.c_like.language import Language, Values
@@ -197,6 +198,8 @@ class CudaLanguage(Language):
                 suffix = "" if op.transpose is None else "_trans"
                 text = f"treadle_ldmatrix_x{op.matrices}{suffix}(&{values.element(op.source, op.indices)})"
                 return f"treadle_as_float({text})" if op.fragment.type.element_type == f32 else text
+            case math.Exp2Op() if FastMathFlag.APPROX_FUNC in op.fastmath.data:
+                return f"treadle_exp2_approx({values.at(op.operand)})"
             case RoundTf32Op():
                 return f"treadle_round_tf32({values.at(op.value)})"
             case MmaOp():

@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from treadle.schedules.search.predict import block_cycles, cpu_seconds, gpu_seconds, predicted_seconds, resident_blocks
+from treadle.schedules.gpu_time import GpuWork, block_cycles, gpu_seconds, resident_blocks
+from treadle.schedules.search.predict import cpu_seconds, predicted_seconds
 from treadle.schedules.work.cpu_work import MASK_OPERATIONS, Body, Work
-from treadle.schedules.work.gpu_work import AnyWork, GpuWork
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.target import KIB, Target
 
 # A CPU kernel's work as numbers that a learned cost model reads: logarithms, and parts of what a processor can do.

@@ -7,13 +7,12 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from treadle.dialects.loop.tiles import SECTOR_BYTES, WARP
 from treadle.errors import TreadleError
-from treadle.schedules.occupancy import occupancy_of
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds, resident_blocks
 from treadle.schedules.search.candidate import Candidate, Task
 from treadle.schedules.search.programs import Replayed
 from treadle.schedules.work.cpu_work import OPERATIONS_PER_CYCLE, Work
-from treadle.schedules.work.gpu_work import AnyWork, GpuWork
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.schedules.work.group import Group
 from treadle.schedules.work.recorder import work_of
 from treadle.target import Target
@@ -74,73 +73,9 @@ def cpu_terms(work: Work, target: Target, seen: Seen = PREFETCHED) -> dict[str, 
     return terms
 
 
-_GPU_LAUNCH_SECONDS = 2e-6
-_BARRIER_CYCLES = 30.0
-_ISSUED_PER_CYCLE = 4.0
-"""Instructions of warps that a multiprocessor starts."""
-_SHARED_PARTS = 2.0
-"""Parts in which a block loads what it multiplies between two barriers: the first one is waited for.
-
-As the two above, and the launch's time, assumed; with them a product on tensor cores of an A100 takes 76 % of its peak
-with two blocks of 128 x 128 a multiprocessor, 62 % with one, where a simulation of its machine code gave 69 and 58."""
-
-
-def gpu_seconds(work: GpuWork, target: Target) -> float:
-    """The predicted time of a kernel on a GPU, infinite if no block of it fits on a multiprocessor.
-
-    Blocks run in rounds, as many at once as are resident. A round takes as long as its busiest resource - f32 units,
-    tensor cores, issue slots, shared memory, L2 - and what one block waits for besides: global memory where nothing is
-    loaded ahead, and after each barrier the first loads from shared memory. Global memory moves each byte of the
-    kernel's tensors once: what blocks share is taken to stay in L2.
-    """
-    resident = resident_blocks(work, target)
-    if resident == 0:
-        return float("inf")
-    mine = -(-work.blocks // target.multiprocessors)
-    rounds, rest = divmod(mine, resident)
-    cycles = rounds * _round_cycles(work, target, resident) + (_round_cycles(work, target, rest) if rest else 0.0)
-    return _GPU_LAUNCH_SECONDS + max(cycles / target.clock, work.bytes / target.peak_bandwidth)
-
-
-def resident_blocks(work: GpuWork, target: Target) -> int:
-    """Blocks on a multiprocessor at a time; 0 if there is no room for one. Registers are an estimate, so that more than
-    there are count as all of them."""
-    most = min(target.registers_per_thread, target.registers_per_multiprocessor // (work.min_blocks * work.threads))
-    registers = min(work.registers, most // 8 * 8 if most < target.registers_per_thread else most)
-    try:
-        return occupancy_of(target, work.threads, registers, work.shared_bytes).blocks
-    except TreadleError:
-        return 0
-
-
 def places_of(work: AnyWork, target: Target) -> int:
     """Blocks that run at once on the whole device; 0 if no block of a GPU's kernel fits."""
     return target.multiprocessors * resident_blocks(work, target) if isinstance(work, GpuWork) else target.cores
-
-
-def _round_cycles(work: GpuWork, target: Target, blocks: int) -> float:
-    """The cycles in which a multiprocessor computes so many blocks at once."""
-    busy = blocks * max(block_cycles(work, target).values())
-    stored, loaded = work.shared_stores, work.shared_loads / _SHARED_PARTS
-    waits = work.barriers * _BARRIER_CYCLES + (work.round_trips + 1) * target.memory_latency
-    if work.barriers:
-        waits += stored + loaded + work.barriers * target.shared_latency
-    hidden = busy * work.ahead / work.steps if work.steps else target.memory_latency
-    return busy + waits + work.steps * max(0.0, target.memory_latency - hidden)
-
-
-def block_cycles(work: GpuWork, target: Target) -> dict[str, float]:
-    """The cycles for which one block keeps each resource of a multiprocessor busy."""
-    each = target.multiprocessors * target.clock
-    peaks = {1: target.peak_int8_tensor, 2: target.peak_f16_tensor, 4: target.peak_tf32_tensor}
-    tensor = peaks.get(work.tensor_bytes, 0.0)
-    return {
-        "f32 units": work.operations / (target.peak_f32 / 2 / each),
-        "tensor cores": work.tensor_flops / (tensor / each) if work.tensor_flops else 0.0,
-        "issue slots": (work.operations / WARP + work.accesses) / _ISSUED_PER_CYCLE,
-        "shared memory": work.shared_loads + work.shared_stores,
-        "L2": work.sectors * SECTOR_BYTES / target.l2_bytes_per_cycle,
-    }
 
 
 def predicted_seconds(work: AnyWork, target: Target) -> float:

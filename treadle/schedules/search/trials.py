@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from treadle.dialects.schedule import Choice
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.database_files import ACCEPTED, MOST_RECORD_BYTES
 from treadle.schedules.search.rejections import Ledger, Rejection
 from treadle.schedules.work.cpu_work import Body, Reuse, Work
-from treadle.schedules.work.gpu_work import AnyWork, GpuWork
+from treadle.schedules.work.gpu_work import AnyWork
 from treadle.support.files import open_regular
 
 # Numbers of records, which are text that anybody can edit: what no search writes is refused before it is computed

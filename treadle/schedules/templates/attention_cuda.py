@@ -208,7 +208,7 @@ class AttentionKernel:
     def _split_work(self) -> None:
         """The block's work tile, the thread's strip and lane."""
         b, tile = self.b, self.tile
-        work = work_tile(b, self.anchor, tile.rows, tile.columns)
+        work = work_tile(b, self.anchor, tile.rows, tile.columns, heads_first=True)
         self.first_row, self.head, self.shared_head = work.first_row, work.head, work.shared_head
         self.tiles, self.most_tiles = work.tiles, work.most_tiles
         self.length, self.offset = work.length, work.offset

@@ -214,7 +214,7 @@ class AttentionMmaKernel:
     def build(self, name: str) -> KernelOp:
         """The kernel; to be called once."""
         b, tile, element = self.b, self.tile, self.element
-        self.work = work_tile(b, self.anchor, tile.rows, tile.columns)
+        self.work = work_tile(b, self.anchor, tile.rows, tile.columns, heads_first=True)
         t = self.t = TileBuilder(b, tile.threads)
         part, self.row = t.warp // tile.warps, (t.warp % tile.warps) * tile.warp_rows
         self.first_key = part * tile.own_columns
@@ -242,12 +242,13 @@ class AttentionMmaKernel:
         return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
 
     @property
-    def _scale(self) -> tuple[float, float]:
-        """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. One would do,
-        but where it overflows: masks reach the end of f32's range, and products, for a factor above 1."""
+    def _scale(self) -> tuple[float, float, bool]:
+        """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. The third says
+        whether one does: not where it overflows, since masks reach the end of f32's range, and products, for a factor
+        above 1; nor where the largest product has not the largest score."""
         scale = self.anchor.scale.value.data
         whole = scale * log2(euler)
-        return (whole, 1) if self.anchor.mask is None and abs(whole) <= 1 else (scale, log2(euler))
+        return (1, whole, True) if self.anchor.mask is None and 0 < whole <= 1 else (scale, log2(euler), False)
 
     def _lines(self, buffer: SSAValue, first: Index, total: Extent, layout: TileLayout, size: int) -> Region:
         """Lines of a head: of queries and the result, or of keys and values."""

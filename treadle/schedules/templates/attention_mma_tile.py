@@ -113,12 +113,14 @@ class OnlineSoftmax:
     """The softmax of a warp's rows, whose scores come a tile at a time: of each row the largest score so far, the sum
     of the weights relative to it, and the result so far, which are scaled down when a larger score appears.
 
-    acc: the result; scale: factor of products; unit: of what is exponentiated base 2
+    acc: the result; scale: factor of products; unit: of what is exponentiated base 2; is_folded: whether that is the
+    only factor, and multiplied in the operation that makes products relative to the largest
     Source: Milakov and Gimelshein (arXiv 1805.02867), algorithm 3.
     """
 
-    def __init__(self, t: TileBuilder, acc: Fragment, scale: float, unit: float):
+    def __init__(self, t: TileBuilder, acc: Fragment, scale: float, unit: float, is_folded: bool):
         self._t, self._b, self._acc, self._scale, self._unit = t, t.b, acc, scale, unit
+        self._is_folded = is_folded
         self.largest, self.total = self._rows("largest", -inf), self._rows("total", 0)
 
     def _rows(self, name: str, initial: float) -> SSAValue:
@@ -149,7 +151,7 @@ class OnlineSoftmax:
             old = b.load(self.largest, [r, h])
             new = self._t.fold_row("max", self._t.elements(scores), of, [r, h], old)
             b.store(new, self.largest, [r, h])
-            base = self._finite(new)
+            base = self._base(new)
             factor = self._weight(old, base)
             b.store(factor, shrink, [r, h])
             b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
@@ -160,14 +162,18 @@ class OnlineSoftmax:
         self._acc.scale_rows(shrink)
 
     def _weight(self, score: Scalar, base: Scalar) -> Scalar:
-        """The weight of a score relative to another one."""
-        b, power = self._b, self._b.binary("sub", score, base)
-        return b.math("exp2", power if self._unit == 1 else b.mul(power, b.constant(self._unit, f32)))
+        """The weight of a score relative to what `_base` gives for another one. Weights are rounded to 16 bits, or
+        multiplied with sums that are exact to f32 at best, which an approximation within 2^-22 is enough for."""
+        b, unit = self._b, self._b.constant(self._unit, f32)
+        power = b.fma(score, unit, base) if self._is_folded else b.mul(b.binary("sub", score, base), unit)
+        return b.approximate_exp2(power)
 
-    def _finite(self, largest: Scalar) -> Scalar:
-        """What scores are relative to: before the first visible key 0, since -inf - -inf would be NaN, and stay it."""
+    def _base(self, largest: Scalar) -> Scalar:
+        """What scores are relative to, or what is added to their multiples. Before the first visible key 0, since
+        -inf - -inf would be NaN, and stay it."""
         b = self._b
-        return b.select(b.binary("eq", largest, b.constant(-inf, f32)), b.constant(0, f32), largest)
+        finite = b.select(b.binary("eq", largest, b.constant(-inf, f32)), b.constant(0, f32), largest)
+        return b.mul(finite, b.constant(-self._unit, f32)) if self._is_folded else finite
 
     def merge(self, part: Index, parts: int, threads: int) -> None:
         """Gives the first of the warps that share rows the sums of all of them, `threads` of each part.
@@ -186,7 +192,7 @@ class OnlineSoftmax:
             b.store(b.load(self.largest, [r, h]), peak, [0])
             with b.loop("s", parts, unroll=True) as s:
                 b.store(b.binary("max", b.load(peak, [0]), b.load(largest, [s, r, h, lane])), peak, [0])
-            base = self._finite(b.load(peak, [0]))
+            base = self._base(b.load(peak, [0]))
             b.store(self._weight(b.load(self.largest, [r, h]), base), factors, [r, h])
             b.store(b.constant(0, f32), self.total, [r, h])
             with b.loop("s", parts, unroll=True) as s:

@@ -214,18 +214,25 @@ def blocks_of(anchor: AttentionOp, rows: int) -> int:
     return prod(anchor.shape[:-2]) * ceil(anchor.shape[-2] / rows)
 
 
-def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) -> WorkTile:
-    """The work tile of the calling thread's block, of `rows` queries and tiles of `columns` keys."""
+def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int, *, heads_first: bool = False) -> WorkTile:
+    """The work tile of the calling thread's block, of `rows` queries and tiles of `columns` keys.
+
+    heads_first: whether causal blocks of equally many keys of all heads follow one another, so that those which run at
+    once are equally long, and the shortest come last
+    """
     m, n = anchor.scores_shape[-2:]
     parts = ceil(m / rows)
-    part = b.block % parts
-    causal = bool(anchor.causal.value.data)
+    causal, heads = bool(anchor.causal.value.data), prod(anchor.shape[:-2])
+    part, head = b.block % parts, b.block // parts
+    if causal and heads_first:
+        # The remainder changes nothing, but says how many there are before the grid is known.
+        part, head = (b.block // heads) % parts, b.block % heads
     # Causal blocks with many keys begin first, so that short ones fill the gaps at the end.
     part = parts - 1 - part if causal else part
     first_row = part * rows
     batch = anchor.shape[:-2]
-    head = (b.block // parts).delinearize(batch) if batch else []
-    shared_head = [*head[:-1], head[-1] // anchor.group_size] if head else []
+    place = head.delinearize(batch) if batch else []
+    shared_head = [*place[:-1], place[-1] // anchor.group_size] if place else []
     most_tiles = ceil(n / columns)
     length, offset = key_range(b, anchor)
     tiles = b.index(most_tiles) if isinstance(length, int) else (length + (columns - 1)) // columns
@@ -233,7 +240,7 @@ def work_tile(b: KernelBuilder, anchor: AttentionOp, rows: int, columns: int) ->
         seen = first_row + (offset + rows)
         seen = seen.max(0) if may_see_none(offset) else seen
         tiles = ((seen + (columns - 1)) // columns).min(tiles)
-    return WorkTile(first_row, head, shared_head, tiles, most_tiles, length, offset)
+    return WorkTile(first_row, place, shared_head, tiles, most_tiles, length, offset)
 
 
 def may_see_none(offset: Index | int) -> bool:

@@ -10,22 +10,25 @@ from typing import ClassVar
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, TensorType, f32, i32
 from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
+from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
-from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.schedule import Choice
 from treadle.schedules.access_analysis import has_contiguous_rows
+from treadle.schedules.gpu_time import GpuWork, gpu_seconds
 from treadle.schedules.kernel_builder import Index, kernel_builder
-from treadle.schedules.pipelines import pipelined
+from treadle.schedules.occupancy import occupancy_of
+from treadle.schedules.pipelines import multiplied, pipelined
 from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import (
     SPLIT_K,
     Slices,
     block_coordinates,
-    first_that_fills,
     number_of_slices,
     shared_out,
+    those_that_fill,
     tiles_of,
 )
 from treadle.schedules.template import (
@@ -40,6 +43,7 @@ from treadle.schedules.template import (
     pair,
 )
 from treadle.schedules.tiles import (
+    CHUNK_BYTES,
     PRODUCT_M,
     PRODUCT_N,
     Region,
@@ -56,8 +60,14 @@ _BLOCKS = (
 )  # fmt: skip
 _NARROW = 32
 """Columns of the narrowest tiles: those of products that have no more, such as convolutions to few channels."""
+_HALF_WIDE = 96
+"""Columns of products whose default tiles have 64: a tile of 128 would multiply a quarter or more of zeros."""
+_ALIKE = 1.02
+"""Predicted time relative to the least up to which the tile that is preferred is the default: a prediction is not
+more exact."""
 _MOST_SPLIT = 64
 """Accumulators of a thread up to which there are registers for them and for what adds slices up."""
+_FEW_WARPS = 4
 _SMALLEST_WARP_TILE = 16 * 32
 _MOST_GATHERING = 64
 """The same of a thread that loads single bytes, each by a load of its own, all of which are under way at once."""
@@ -65,8 +75,9 @@ _LEAST_COPY = 4
 """Bytes of the smallest asynchronous copy."""
 _LARGEST_AHEAD = 384
 """Bytes along K of all stages: copies that start earlier take shared memory from other blocks, and win nothing."""
-_OTHER_REGISTERS = 64
-"""What addresses, predicates and the loop take beside matrices; generous, since a spill costs more than it saves."""
+_OTHER_REGISTERS = 48
+"""What addresses, predicates and the loop take beside matrices. Found by compiling: 64 x 64 of a warp with two sets of
+fragments take 236 to 255 registers, 192 of them for matrices, and spill nothing."""
 
 
 class MatmulMma(Template):
@@ -87,9 +98,12 @@ class MatmulMma(Template):
         Knob("block_k", (32, 64), "extent of the tiles along K"),
         Knob("stages", (2, 3, 4, 5), "tiles of A and of B in shared memory"),
         Knob("group", (1, 8), "rows of blocks that run next to one another, so that they share B's columns in L2"),
+        Knob("fragments", (1, 2), "sets of fragments of a warp, of which one is loaded while the other is multiplied"),
         SPLIT_K,
     )
     default_block_k: ClassVar[int] = 32
+    default_stages: ClassVar[tuple[int, int]] = (4, 5)
+    """At least, and where two blocks have room on a multiprocessor."""
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
@@ -108,15 +122,22 @@ class MatmulMma(Template):
         def split_k(rows: int, columns: int) -> int:
             return _slices(anchor, rows, columns, block_k, target)
 
-        block = first_that_fills(anchor, list(warps), split_k, target.multiprocessors)
-        return {
-            "block": block,
-            "warps": warps[block],
-            "block_k": block_k,
-            "stages": 4,
-            "group": 8 if ceil(m / block[0]) >= 8 else 1,
-            "split_k": split_k(*block),
-        }
+        def choices(block: tuple[int, int]) -> dict[str, Choice]:
+            return {
+                "block": block,
+                "warps": warps[block],
+                "block_k": block_k,
+                "stages": self._stages(anchor, block, warps[block], target),
+                "group": 8 if ceil(m / block[0]) >= 8 else 1,
+                **self._fragments(anchor, block, warps[block]),
+                "split_k": split_k(*block),
+            }
+
+        useful = [choices(block) for block in those_that_fill(anchor, list(warps), split_k, target.multiprocessors)]
+        if len(useful) == 1:
+            return useful[0]
+        seconds = [gpu_seconds(tile_work(anchor, each), target) for each in useful]
+        return next(each for each, cost in zip(useful, seconds, strict=True) if cost <= _ALIKE * min(seconds))
 
     def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
         """Tiles in the order of preference, and their warps."""
@@ -125,16 +146,46 @@ class MatmulMma(Template):
             return {(128, _NARROW): (4, 2), (64, _NARROW): (2, 2)}
         if m <= 16:
             return {(16, 128): (1, 4)}
-        return {(128, 128): (2, 2), (64, 128): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
+        wide = {} if n <= _HALF_WIDE else {(128, 128): (2, 2), (64, 128): (2, 2)}
+        return {**wide, (128, 64): (2, 2), (64, 64): (2, 2), (32, 64): (2, 2)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
-        def split_k(choices: Choices) -> Choice:
-            assert isinstance(anchor, MatmulOp)
-            tile = mma_tile(anchor, choices)
-            splits = tile.accumulators <= _MOST_SPLIT
-            return _slices(anchor, tile.m, tile.n, tile.block_k, target) if splits else 1
+        assert isinstance(anchor, MatmulOp)
 
-        return {"split_k": split_k}
+        def split_k(choices: Choices) -> Choice:
+            block, warps = pair(choices, "block"), pair(choices, "warps")
+            splits = _accumulators(block, warps) <= _MOST_SPLIT
+            return _slices(anchor, *block, number(choices, "block_k"), target) if splits else 1
+
+        def fragments(choices: Choices) -> Choice:
+            return self._fragments(anchor, pair(choices, "block"), pair(choices, "warps"))["fragments"]
+
+        return {"split_k": split_k, "fragments": fragments}
+
+    def _stages(self, anchor: MatmulOp, block: tuple[int, int], warps: tuple[int, int], target: Target) -> int:
+        """The most of `default_stages` that leave as many blocks on a multiprocessor, up to two, as the fewest do.
+
+        On an H100 5 took 0.92, 0.91, 0.92 and 0.95 of the time of 4 for 128 x 768 x 3072, 4096 cubed and 64 x 4096 x 64
+        in f16 and 128 x 3072 x 768 in tf32 (2026-11-26, commit e9d5a2f5, cold). An A100 has no room for two blocks with
+        5 of 128 x 128 x 32.
+        """
+        shape = {"block": block, "warps": warps, "block_k": self.default_block_k, "group": 1}
+        few, many = self.default_stages
+
+        def blocks(stages: int) -> int:
+            return _places(mma_tile(anchor, {**shape, "stages": stages}), target)
+
+        return many if blocks(many) >= min(2, blocks(few)) else few
+
+    def _fragments(self, anchor: MatmulOp, block: tuple[int, int], warps: tuple[int, int]) -> dict[str, Choice]:
+        """Sets of fragments: two where a warp's products outlast its loads, and where they cost no resident block.
+
+        On an H100 two sets took 0.92, 0.89 and 0.83 of the time for 4096, 8192 and 3072 cubed, where a warp has 64 x
+        64, 0.97 for 6272 x 2304 x 256, where it has 32 x 64, and 1.10 and 1.03 for 128 x 768 x 2304 and x 3072, where
+        it has 16 x 32 (2026-11-26). Eight warps with 64 accumulators a thread would be one block in place of two.
+        """
+        each = _accumulators(block, warps) / (_MOST_SPLIT if prod(warps) <= _FEW_WARPS else 2 * _MOST_SPLIT)
+        return {"fragments": 2 if each >= 1 and not _gathers(anchor) else 1}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
@@ -142,6 +193,7 @@ class MatmulMma(Template):
         self._check_warps(tile)
         self._check_slices(tile, shared_out(anchor, number(choices, "split_k"), tile.block_k))
         self._check_columns(tile, anchor.shape[-1])
+        self._check_fragments(anchor, tile)
         used = (
             ("threads", tile.threads, target.max_threads_per_block),
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
@@ -189,6 +241,19 @@ class MatmulMma(Template):
                 accepted=f"at most {_MOST_SPLIT} accumulators a thread, or split_k = 1",
             )
 
+    def _check_fragments(self, anchor: MatmulOp, tile: MmaTile) -> None:
+        """TreadleError for two sets of fragments beside elements on their way from global to shared memory."""
+        if tile.fragments == 1:
+            return
+        check_limit(
+            "sets of fragments beside elements that are copied through registers",
+            tile.fragments,
+            1 if _gathers(anchor) else tile.fragments,
+            message=f"{self.name}: {tile.fragments} sets of fragments, {tile.fragments - 1} too many, leave no "
+            "registers for copies that are not asynchronous",
+            accepted=f"fragments = 1, or operands that lie together in groups of {_LEAST_COPY} bytes",
+        )
+
     def _check_columns(self, tile: MmaTile, columns: int) -> None:
         """TreadleError for narrow tiles of wide products, which would load A too often, and the other way round."""
         narrow = columns <= _NARROW
@@ -223,10 +288,32 @@ class MatmulTf32(MatmulMma):
     name: ClassVar[str] = "matmul_tf32"
     precision: ClassVar[str] = "tf32"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        *(knob for knob in MatmulMma.knobs if knob.name != "block_k"),
+        *(knob for knob in MatmulMma.knobs if knob.name not in ("block_k", "fragments")),
         Knob("block_k", (16, 32), "extent of the tiles along K"),
     )
     default_block_k: ClassVar[int] = 16
+
+    def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
+        return {"split_k": super().dependent(anchor, target)["split_k"]}
+
+    def _stages(self, anchor: MatmulOp, block: tuple[int, int], warps: tuple[int, int], target: Target) -> int:
+        """The most of `default_stages` that leave as many blocks on a multiprocessor, up to two, as the fewest do.
+
+        On an H100 5 took 0.92, 0.91, 0.92 and 0.95 of the time of 4 for 128 x 768 x 3072, 4096 cubed and 64 x 4096 x 64
+        in f16 and 128 x 3072 x 768 in tf32 (2026-11-26, commit e9d5a2f5, cold). An A100 has no room for two blocks with
+        5 of 128 x 128 x 32.
+        """
+        shape = {"block": block, "warps": warps, "block_k": self.default_block_k, "group": 1}
+        few, many = self.default_stages
+
+        def blocks(stages: int) -> int:
+            return _places(mma_tile(anchor, {**shape, "stages": stages}), target)
+
+        return many if blocks(many) >= min(2, blocks(few)) else few
+
+    def _fragments(self, anchor: MatmulOp, block: tuple[int, int], warps: tuple[int, int]) -> dict[str, Choice]:
+        """None to choose: loads of single elements, and their rounding, take the registers of a second set."""
+        return {}
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
@@ -263,13 +350,14 @@ class MatmulInt8(MatmulMma):
         Knob("block_k", (64, 128), "extent of the tiles along K"),
     )
     default_block_k: ClassVar[int] = 64
+    default_stages: ClassVar[tuple[int, int]] = (4, 4)
 
     def fits(self, anchor: Anchor) -> bool:
         return isinstance(anchor, MatmulOp) and anchor.sums is not None
 
     def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
         tiles = super()._preferred(anchor)
-        if not _gathers_bytes(anchor):
+        if not _gathers(anchor):
             return tiles
         return {(m, n): warps for (m, n), warps in tiles.items() if m * n <= _MOST_GATHERING * WARP * prod(warps)}
 
@@ -278,7 +366,7 @@ class MatmulInt8(MatmulMma):
         assert isinstance(anchor, MatmulOp)
         accumulators = mma_tile(anchor, choices).accumulators
         # Found by compiling.
-        if _gathers_bytes(anchor):
+        if _gathers(anchor):
             check_limit(
                 "accumulators a thread beside single bytes",
                 accumulators,
@@ -290,11 +378,45 @@ class MatmulInt8(MatmulMma):
             )
 
 
-def _gathers_bytes(anchor: MatmulOp) -> bool:
-    """Whether an operand's bytes do not lie together along K as the smallest asynchronous copy moves them."""
-    along_k = has_contiguous_rows(anchor, anchor.a, together=_LEAST_COPY)
-    along_k = along_k and has_contiguous_rows(anchor, anchor.b, across=True, together=_LEAST_COPY)
-    return not along_k or anchor.reduction_extent % _LEAST_COPY > 0
+def _along_k(anchor: MatmulOp) -> tuple[bool, bool]:
+    """Whether the tiles of A and of B have rows along K: as the operands lie, those of bytes always, since matrices of
+    bytes are not transposed while they are loaded."""
+    if _element_bytes(anchor) == 1:
+        return True, True
+    return has_contiguous_rows(anchor, anchor.a), not has_contiguous_rows(anchor, anchor.b)
+
+
+def _element_bytes(anchor: MatmulOp) -> int:
+    """Of the operands."""
+    assert isinstance(anchor.a.type, TensorType)
+    return byte_width(anchor.a.type.get_element_type())
+
+
+def _gathers(anchor: MatmulOp, copy_bytes: int = _LEAST_COPY) -> bool:
+    """Whether elements of an operand do not lie together, along the rows of its tiles, as an asynchronous copy of so
+    many bytes moves them, or are computed while they are copied."""
+    (m, n), k, (a_along_k, b_along_k) = anchor.shape[-2:], anchor.reduction_extent, _along_k(anchor)
+    together = max(1, copy_bytes // _element_bytes(anchor))
+
+    def lies_together(operand: SSAValue, across: bool, extent: int) -> bool:
+        contiguous = has_contiguous_rows(anchor, operand, across=across, together=together)
+        return contiguous and extent % together == 0 and not _is_computed(anchor, operand)
+
+    of_a = lies_together(anchor.a, not a_along_k, k if a_along_k else m)
+    return not (of_a and lies_together(anchor.b, b_along_k, k if b_along_k else n))
+
+
+def _is_computed(anchor: MatmulOp, operand: SSAValue) -> bool:
+    """Whether the group computes an operand's elements, other than by moving them."""
+    producer = operand.owner
+    if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
+        return False
+    return not isinstance(yielded(producer.body).owner, AtOp)
+
+
+def _accumulators(block: tuple[int, int], warps: tuple[int, int]) -> int:
+    """Elements of C that a thread holds."""
+    return prod(block) // (WARP * prod(warps))
 
 
 def _slices(anchor: MatmulOp, rows: int, columns: int, block_k: int, target: Target) -> int:
@@ -311,7 +433,7 @@ class MmaTile:
     """The extents that a choice of knobs implies for operands of an element type.
 
     m, n: of the block's tile; block_k: of the steps along K; warps: along M and N; stages: tiles in shared memory;
-    group: rows of blocks that run next to one another
+    group: rows of blocks that run next to one another; fragments: sets of a warp's fragments of A and B in registers
     """
 
     m: int
@@ -320,6 +442,7 @@ class MmaTile:
     warps: tuple[int, int]
     stages: int
     group: int
+    fragments: int
     a: TileLayout
     b: TileLayout
 
@@ -336,7 +459,7 @@ class MmaTile:
     @property
     def accumulators(self) -> int:
         """Elements of C that a thread holds."""
-        return self.m * self.n // self.threads
+        return _accumulators((self.m, self.n), self.warps)
 
     @property
     def shared_bytes(self) -> int:
@@ -346,23 +469,66 @@ class MmaTile:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread that hold C, and one step's fragments of A and B."""
+        """Registers of a thread that hold C and the fragments of A and B."""
         rows, columns = self.warp
-        return self.accumulators + rows // PRODUCT_M * 4 + columns // PRODUCT_N * 2
+        return self.accumulators + self.fragments * (rows // PRODUCT_M * 4 + columns // PRODUCT_N * 2)
 
 
 def mma_tile(anchor: MatmulOp, choices: Choices) -> MmaTile:
-    """The extents for an anchor; its operands' tiles lie as the operands do, those of bytes along K, since matrices of
-    bytes are not transposed while they are loaded."""
+    """The extents for an anchor."""
     (m, n), warps, block_k = pair(choices, "block"), pair(choices, "warps"), number(choices, "block_k")
-    assert isinstance(anchor.a.type, TensorType)
-    size = byte_width(anchor.a.type.get_element_type())
-    along_k = has_contiguous_rows(anchor, anchor.a), not has_contiguous_rows(anchor, anchor.b)
+    size = _element_bytes(anchor)
     a, b = (
-        TileLayout(*((own, block_k) if along or size == 1 else (block_k, own)), size, along or size == 1)
-        for own, along in zip((m, n), along_k, strict=True)
+        TileLayout(*((own, block_k) if along else (block_k, own)), size, along)
+        for own, along in zip((m, n), _along_k(anchor), strict=True)
     )
-    return MmaTile(m, n, block_k, warps, number(choices, "stages"), number(choices, "group"), a, b)
+    stages, group = number(choices, "stages"), number(choices, "group")
+    fragments = number(choices, "fragments") if "fragments" in choices else 1
+    return MmaTile(m, n, block_k, warps, stages, group, fragments, a, b)
+
+
+def _places(tile: MmaTile, target: Target) -> int:
+    """Blocks on a multiprocessor for which there is shared memory; 0 where a block may not have as much."""
+    if tile.shared_bytes > target.shared_per_block:
+        return 0
+    return occupancy_of(target, tile.threads, 0, tile.shared_bytes).blocks
+
+
+def tile_work(anchor: MatmulOp, choices: Choices) -> GpuWork:
+    """The work of a tile's kernel, to compare tiles: what a recording of it counts, without what is fused, and with
+    predicates that hold."""
+    tile, slices = mma_tile(anchor, choices), number(choices, "split_k")
+    steps, size = shared_out(anchor, slices, tile.block_k).each, tile.a.element_bytes
+    result = tile.m * tile.n * byte_width(anchor.type.get_element_type())
+    copied, loaded = tile.a.bytes + tile.b.bytes, prod(tile.warps) * sum(tile.warp) * tile.block_k * size
+    sums = 4 * tile.m * tile.n if slices > 1 else 0
+    wave, staged = BANKS * BANK_BYTES, result if size == 2 else 0
+    slabs = 2 * ceil(tile.warp[0] / PRODUCT_M) if staged else 0
+    return GpuWork(
+        blocks=tiles_of(anchor, tile.m, tile.n) * slices,
+        threads=tile.threads,
+        registers=tile.registers + _OTHER_REGISTERS,
+        min_blocks=1,
+        shared_bytes=tile.shared_bytes,
+        operations=tile.m * tile.n,
+        tensor_flops=2 * tile.m * tile.n * tile.block_k * steps,
+        tensor_bytes=size,
+        sectors=(steps * copied + result + 2 * sums) / SECTOR_BYTES,
+        shared_loads=(steps * loaded + staged) / wave,
+        shared_stores=(steps * copied + staged) / wave,
+        accesses=(steps * (loaded + copied) + staged + result + 2 * sums) / (WARP * CHUNK_BYTES) + 2 * staged / wave,
+        steps=steps,
+        ahead=tile.stages - 1,
+        round_trips=1 if sums else 0,
+        barriers=steps + slabs,
+        waiting=slabs + (steps if tile.fragments == 1 else 1),
+        bytes=sum(prod(shape) * size for shape in _shapes(anchor)) + prod(anchor.shape) * result // (tile.m * tile.n),
+    )
+
+
+def _shapes(anchor: MatmulOp) -> list[Sequence[int]]:
+    """Of the operands."""
+    return [each.type.get_shape() for each in (anchor.a, anchor.b) if isinstance(each.type, TensorType)]
 
 
 def mma_kernel(anchor: MatmulOp, tile: MmaTile, split_k: int, name: str) -> KernelOp:
@@ -395,7 +561,12 @@ def mma_kernel(anchor: MatmulOp, tile: MmaTile, split_k: int, name: str) -> Kern
         t.copy(of_a if tile.a.along_k else of_a.transposed, shared_a[stage])
         t.copy(of_b.transposed if tile.b.along_k else of_b, shared_b[stage])
 
-    pipelined(b, "step", steps, tile.stages, start, lambda _, stage: t.gemm(shared_a[stage], shared_b[stage], c))
+    if tile.fragments == 1:
+        pipelined(b, "step", steps, tile.stages, start, lambda _, stage: t.gemm(shared_a[stage], shared_b[stage], c))
+    else:
+        # Found by compiling: predicates along K, and copies of fewer bytes, leave no registers for several steps.
+        plain = slices.covered == k and not _gathers(anchor, CHUNK_BYTES)
+        multiplied(t, "step", steps, tile.stages, start, (shared_a, shared_b), c, at_once=None if plain else 1)
     with t.summed(c, tiles, slices.number, index, slice) as total:
         t.store(total, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))
     comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"

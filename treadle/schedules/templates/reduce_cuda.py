@@ -17,6 +17,7 @@ from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, lanes_fold
 from treadle.dialects.schedule import Choice
+from treadle.schedules.access_analysis import has_contiguous_rows
 from treadle.schedules.kernel_builder import (
     Index,
     KernelBuilder,
@@ -83,7 +84,7 @@ class ReduceCuda(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
-        shared = _Shares(number(choices, "threads"), number(choices, "outputs"), _along_terms(compute))
+        shared = _Shares(number(choices, "threads"), number(choices, "outputs"), _along_terms(anchor, compute))
         kernel = _ReduceBody(compute, shared, reduction_end(anchor)).build(name)
         if compute is not anchor:
             compute.erase()
@@ -95,15 +96,21 @@ def _sizes(anchor: Anchor) -> tuple[int, int, bool]:
     compute = definition(anchor) if isinstance(anchor, WholeOp) else anchor
     reduce = only_reduce(compute)
     assert reduce is not None
-    sizes = prod(compute.shape), prod(reduce.shape), _along_terms(compute)
+    sizes = prod(compute.shape), prod(reduce.shape), _along_terms(anchor, compute)
     if compute is not anchor:
         compute.erase()
     return sizes
 
 
-def _along_terms(compute: ComputeOp) -> bool:
+def _along_terms(anchor: Anchor, compute: ComputeOp) -> bool:
+    """Whether the terms of an element lie next to one another where they are read: of a product's operands that the
+    group computes, such as transposed ones, in what these are computed from."""
     reduce = only_reduce(compute)
-    return reduce is not None and walks_contiguously(compute, reduce)
+    if reduce is None:
+        return False
+    if isinstance(anchor, MatmulOp) and has_contiguous_rows(anchor, anchor.b, across=True):
+        return has_contiguous_rows(anchor, anchor.a)
+    return walks_contiguously(compute, reduce)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from treadle.dialects.graph.dtypes import is_float
 from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.work.cpu_work import Work
 from treadle.schedules.work.rules import combined_accesses, lowered_copies, split_loops, unrolled_loops
 from treadle.schedules.work.tree import (
@@ -106,48 +106,6 @@ OTHER_REGISTERS = 36
 do not overhang."""
 
 
-@dataclass(frozen=True)
-class GpuWork:
-    """The work of one kernel; what is not said to be of a thread or of the kernel is of a block.
-
-    blocks: of the grid; threads: of a block
-    registers: of a thread, estimated: its largest set of live arrays and `OTHER_REGISTERS`
-    min_blocks: that a multiprocessor is to hold, for which the compiler saves registers; 1 if it is not told
-    operations: on floats, of all threads, outside of tensor cores; a fused multiply-add counts one
-    tensor_flops: on tensor cores, whose operands have `tensor_bytes`
-    sectors: of 32 bytes, between L2 and the multiprocessor
-    shared_loads, shared_stores: cycles of shared memory's port, those of bank conflicts included
-    accesses: instructions of warps that access memory
-    steps: iterations of the loop over tiles that are loaded `ahead` steps before they are used
-    round_trips: waits for global memory that nothing hides
-    barriers: of the block
-    bytes: of the kernel's tensors, each once
-    """
-
-    blocks: int
-    threads: int
-    registers: int
-    min_blocks: int
-    shared_bytes: int
-    operations: float
-    tensor_flops: float
-    tensor_bytes: int
-    sectors: float
-    shared_loads: float
-    shared_stores: float
-    accesses: float
-    steps: float
-    ahead: int
-    round_trips: float
-    barriers: float
-    bytes: int
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return -(-self.threads // WARP)
-
-
 AnyWork: TypeAlias = Work | GpuWork
 """The work of a kernel for either kind of target."""
 
@@ -217,7 +175,7 @@ class _GpuCounter:
         self._written: dict[Loop, set[Buffer]] = {}
         self._digits: dict[Digit, Any] = {}
         self._operations = self._tensor = self._sectors = self._loads = self._stores = self._accesses = 0.0
-        self._steps = self._round_trips = self._barriers = 0.0
+        self._steps = self._round_trips = self._barriers = self._hidden = 0.0
         self._tensor_bytes = self._ahead = 0
 
     def work(self) -> GpuWork:
@@ -242,6 +200,7 @@ class _GpuCounter:
             ahead=self._ahead,
             round_trips=self._round_trips,
             barriers=self._barriers,
+            waiting=self._barriers - self._hidden,
             bytes=sum(each.elements * each.bytes for each in kernel.arguments),
         )
 
@@ -258,6 +217,7 @@ class _GpuCounter:
             self._round_trips += times
         elif plain:
             self._loads_ahead(times, 1)
+        self._hidden += times * _hidden_barriers(code)
         self._inside(inside, times)
 
     def _straight(self, inside: Sequence[Node]) -> Iterator[Node]:
@@ -371,6 +331,33 @@ def _waits_at_once(code: Sequence[Node]) -> bool:
         elif isinstance(node, Loop):
             worked = worked or bool(pending)
     return False
+
+
+def _hidden_barriers(code: Sequence[Node]) -> int:
+    """Barriers behind which the next product on tensor cores is one of fragments that were loaded before."""
+    hidden, is_behind = 0, False
+    fresh: list[tuple[Buffer, tuple[int, int]]] = []
+    loaded: set[object] = set()
+    for node in code:
+        if isinstance(node, Access):
+            if node.is_store and node.buffer.is_register and node.value in loaded:
+                fresh.append((node.buffer, node.place.bounds))
+            elif not node.is_store and (node.buffer.is_shared or _overlaps(node, fresh)):
+                loaded.add(node.value)
+        elif isinstance(node, Step) and node.is_barrier:
+            is_behind, fresh, loaded = True, [], set[object]()
+        elif isinstance(node, Step) and loaded.intersection(node.operands) and not node.tensor:
+            loaded.add(node.result)
+        elif isinstance(node, Step) and node.tensor and is_behind:
+            hidden += not loaded.intersection(node.operands)
+            is_behind = False
+    return hidden
+
+
+def _overlaps(access: Access, places: Sequence[tuple[Buffer, tuple[int, int]]]) -> bool:
+    """Whether an access may touch one of some places in registers."""
+    low, high = access.place.bounds
+    return any(buffer is access.buffer and first <= high and low <= last for buffer, (first, last) in places)
 
 
 def _live_registers(inside: Sequence[Node]) -> int:

@@ -30,8 +30,9 @@ from treadle.dialects.loop import (
 )
 from treadle.dialects.loop.accesses import accesses, name_of
 from treadle.index.positions import Variable
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.work.cpu_work import Work, count_on_cpu
-from treadle.schedules.work.gpu_work import GpuWork, cost_of, count_on_gpu
+from treadle.schedules.work.gpu_work import cost_of, count_on_gpu
 from treadle.schedules.work.rules import transposition
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, one_of, unknown_index
 from treadle.schedules.work.tree import (

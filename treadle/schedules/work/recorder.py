@@ -43,6 +43,7 @@ from treadle.dialects.task import Mapping as TaskMapping
 from treadle.errors import TreadleError
 from treadle.index.positions import Position, Variable, position_of
 from treadle.schedules.access_analysis import remembering
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.kernel_builder import (
     Index,
     IndexLike,
@@ -55,7 +56,7 @@ from treadle.schedules.nest.kernel import nest_kernel
 from treadle.schedules.nest.nest import Nest
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.work.cpu_work import Work, count_on_cpu, lower_for_cpu
-from treadle.schedules.work.gpu_work import GpuWork, count_on_gpu, lower_for_gpu, op_cost
+from treadle.schedules.work.gpu_work import count_on_gpu, lower_for_gpu, op_cost
 from treadle.schedules.work.group import PLACE, Group, StandIn
 from treadle.schedules.work.scalars import ScalarRecorder, Value, buffer_of, unknown_index
 from treadle.schedules.work.tree import (

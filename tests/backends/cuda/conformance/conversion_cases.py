@@ -65,6 +65,16 @@ CONVERSION_CASES: dict[str, Case] = {
         _TO_BFLOAT16,
         sass="F2F.BF16",
     ),
+    # Subnormal numbers are 0, before and after.
+    "treadle_exp2_approx": elementwise(
+        "treadle_exp2_approx(x)",
+        lambda x: np.where(np.exp2(x) < 2.0**-126, 0, np.exp2(x)),
+        np.concatenate(
+            [reals(41), np.array([0, -0.0, 1e-40, -126, -126.5, -149, 127, 128, np.inf, -np.inf, np.nan], np.float32)]
+        ),
+        ulps=3,
+        sass="MUFU.EX2",
+    ),
     # Only the first 19 bits are promised, since the tensor cores read no more.
     "treadle_float_to_tf32": elementwise(
         "__uint_as_float(__float_as_uint(treadle_float_to_tf32(x)) & 0xffffe000u)",

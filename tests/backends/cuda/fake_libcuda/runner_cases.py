@@ -27,9 +27,9 @@ from treadle import compile
 from treadle.backends.cuda import write_artifact
 from treadle.backends.cuda.compiler import Cubin, Unit
 from treadle.backends.cuda.executor import Launch
+from treadle.schedules.gpu_time import GpuWork
 from treadle.schedules.rules.templates import templates
 from treadle.schedules.search.database import Database, read_entry
-from treadle.schedules.work.gpu_work import GpuWork
 from treadle.target import Target
 from treadle.tuning import candidates, in_model, tuner
 from treadle.tuning.model import tune

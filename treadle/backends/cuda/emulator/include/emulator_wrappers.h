@@ -79,6 +79,10 @@ TREADLE_EMU_INLINE treadle_half treadle_double_to_half(double x) {
 TREADLE_EMU_INLINE treadle_bfloat16 treadle_double_to_bfloat16(double x) {
   return treadle_float_to_bfloat16(treadle_double_to_odd(x));
 }
+TREADLE_EMU_INLINE float treadle_exp2_approx(float x) {
+  const float value = exp2f(x);
+  return value < 0x1p-126f ? 0.0f : value;
+}
 // Ties go away from zero, as cvt.rna does.
 TREADLE_EMU_INLINE float treadle_float_to_tf32(float x) {
   unsigned bits = __float_as_uint(x);
