@@ -30,15 +30,26 @@ from treadle.dialects.hopper.bulk import (
     TensorStoreOp,
     YieldOp,
 )
-from treadle.dialects.hopper.wgmma import WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
+from treadle.dialects.hopper.wgmma import (
+    BeforeWaitOp,
+    Exp2Op,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaRegistersOp,
+    WgmmaSumsOp,
+    WgmmaWaitOp,
+)
 from treadle.target.tensor_map import TensorMap
 
 __all__ = [
     "HOPPER",
     "MBARRIER_BYTES",
+    "BeforeWaitOp",
     "BulkCommitOp",
     "BulkCopyOp",
     "BulkWaitOp",
+    "Exp2Op",
     "FenceAsyncOp",
     "MbarrierArriveOp",
     "MbarrierFenceOp",
@@ -57,6 +68,8 @@ __all__ = [
     "WgmmaCommitOp",
     "WgmmaFenceOp",
     "WgmmaOp",
+    "WgmmaRegistersOp",
+    "WgmmaSumsOp",
     "WgmmaWaitOp",
     "YieldOp",
 ]
@@ -81,6 +94,10 @@ HOPPER = Dialect(
         BulkWaitOp,
         FenceAsyncOp,
         WgmmaOp,
+        WgmmaRegistersOp,
+        WgmmaSumsOp,
+        BeforeWaitOp,
+        Exp2Op,
         WgmmaFenceOp,
         WgmmaCommitOp,
         WgmmaWaitOp,

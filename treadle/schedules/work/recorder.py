@@ -26,9 +26,9 @@ from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.hopper import WgmmaOp
+from treadle.dialects.hopper import WgmmaOp, WgmmaRegistersOp
 from treadle.dialects.hopper.barrier import WARPGROUP
-from treadle.dialects.hopper.wgmma import ROWS
+from treadle.dialects.hopper.wgmma import ROWS, TERM_BYTES
 from treadle.dialects.loop import (
     KernelOp,
     Space,
@@ -207,11 +207,11 @@ class Recorder(ScalarRecorder):
         self._accessed(*b, depth * width // together, lanes=1)
 
     def perform(self, op: Operation) -> None:
-        if not isinstance(op, WgmmaOp):
+        if not isinstance(op, WgmmaOp | WgmmaRegistersOp):
             return
         # Each of the warpgroup's warps has a quarter of the rows.
         flops = 2.0 * ROWS * WARP / WARPGROUP * op.columns * op.terms
-        self._here.append(Step(tensor=flops, tensor_bytes=byte_width(op.elements[0])))
+        self._here.append(Step(tensor=flops, tensor_bytes=TERM_BYTES // op.terms))
 
     def bulk_copy(
         self,
