@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 
 from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import Attribute, SSAValue
@@ -509,7 +509,7 @@ class TileBuilder:
 
     def _store_staged(self, c: Fragment, target: Region) -> None:
         """Lanes store 16 bytes of a row each."""
-        b, width = self.b, min(c.columns, self.most_staged)
+        b, width = self.b, gcd(c.columns, self.most_staged) if c.columns > self.most_staged else c.columns
         slab = TileLayout(PRODUCT_M, width, byte_width(target.element))
         shape = [self.threads // WARP, slab.rows, slab.columns]
         staged = b.alloc("staged", shape, target.element, Space.SHARED, slab.swizzle)

@@ -95,15 +95,6 @@ class ProductEffect(MemoryEffect):
         return sums | {EffectInstance(read, tile) for tile in tiles}
 
 
-class SumsEffect(MemoryEffect):
-    """Reads and writes sums."""
-
-    @classmethod
-    def get_effects(cls, op: object) -> set[EffectInstance]:
-        assert isinstance(op, WgmmaSumsOp)
-        return {EffectInstance(kind, op.acc) for kind in (MemoryEffectKind.READ, MemoryEffectKind.WRITE)}
-
-
 def columns_of(acc: SSAValue) -> int:
     """Columns of a product, by its sums."""
     *_, pairs, two = memref_type(acc).get_shape()
@@ -331,7 +322,7 @@ class WgmmaSumsOp(IRDLOperation):
     acc = operand_def(MEMREF)
     acc_indices = var_operand_def(IndexType)
 
-    traits = traits_def(SumsEffect())
+    traits = traits_def(OrdersMemory())
     assembly_format = "$acc `[` $acc_indices `]` attr-dict `:` type($acc)"
 
     def __init__(self, acc: SSAValue, indices: Sequence[SSAValue]):

@@ -8,7 +8,7 @@ from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
 from treadle.dialects.graph import YieldOp as GraphYieldOp
@@ -105,7 +105,7 @@ def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
     return ceil(tiles_of(anchor, *tile) / target.multiprocessors) * prod(tile)
 
 
-def contiguous_axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
+def contiguous_axis(anchor: Operation, operand: SSAValue) -> int | None:
     """The axis of an operand, -1 or -2, along which its elements are neighbours in memory; None where copies of boxes
     cannot bring it: its rows begin at no multiples of 16 bytes, or the group computes it, other than by exchanging
     dimensions."""
@@ -224,7 +224,7 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
                 # The products of the step before are over.
                 with b.when(step > 0):
                     pipe.release(first + step - 1, consumer.lane)
-            consumer.finish(0)
+            consumer.finish(0, c)
             pipe.release(first + (steps - 1), consumer.lane)
             row, column, outer = place(number)
             consumer.store(c, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))

@@ -25,7 +25,6 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.hopper import WgmmaOp, WgmmaRegistersOp
 from treadle.dialects.hopper.barrier import WARPGROUP
 from treadle.dialects.hopper.wgmma import ROWS, TERM_BYTES
