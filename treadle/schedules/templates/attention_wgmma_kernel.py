@@ -181,7 +181,9 @@ class RowSoftmax:
         scores.set(lambda r, p, q, h, c: self._power(scores.load(r, p, q, h, c), b.load(bases, [h])))
         with b.tasks(["h"], repeat(HALVES), unroll=True) as (h,):
             before = b.mul(b.load(self.total, [0, h]), b.load(self.shrink, [0, h]))
-            b.store(b.add(before, self._folded("add", h, b.constant(0, f32))), self.total, [0, h])
+            # Adding -0 leaves every number as it is.
+            added = self._folded("add", h, b.constant(-0.0, f32))
+            b.store(b.add(before, added), self.total, [0, h])
 
     def _folded(self, kind: str, h: Index, initial: Scalar) -> Scalar:
         """The fold of a row of the lane's elements, as two: with each other they do not wait."""
@@ -294,10 +296,10 @@ class AttentionWgmmaKernel:
         if rounds == 1:
             round(b.index(0), b.index(0))
         elif self.causal or not isinstance(self.length, int):
-            b.fold("n", rounds, b.constant(0), carried)
+            b.fold("n", rounds, b.constant(0), carried, at_once=1)
         else:
             steps = ceil(self.length / self.tile.columns)
-            with b.loop("n", rounds) as n:
+            with b.loop("n", rounds, at_once=1) as n:
                 round(n, n * steps)
 
     def _work(self, tile: Index, number: Index, before: Index) -> Work:

@@ -253,10 +253,17 @@ class Recorder(ScalarRecorder):
             yield Index(Value(_INDEX, position), self)
 
     def fold(
-        self, name: str, extent: Index | int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]
+        self,
+        name: str,
+        extent: Index | int,
+        initial: Scalar,
+        body: Callable[[Index, SSAValue], Scalar],
+        at_once: int | None = None,
     ) -> Scalar:
         carried, before = Value(initial.type), len(self._here)
-        with self.loop(name, extent) as i:
+        if isinstance(initial.type, IndexType):
+            carried.position = unknown_index()
+        with self.loop(name, extent, at_once=at_once) as i:
             result = body(i, carried)
         loop = self._here[before] if not isinstance(extent, int) or extent > 1 else None
         if isinstance(loop, Loop):
