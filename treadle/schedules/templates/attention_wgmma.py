@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, Tens
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
+from treadle.schedules.boxes import contiguous_axis
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits
 from treadle.schedules.templates.attention_wgmma_kernel import (
     IN_TURN,
@@ -18,13 +19,11 @@ from treadle.schedules.templates.attention_wgmma_kernel import (
     AttentionWgmmaKernel,
     AttentionWgmmaTile,
 )
-from treadle.schedules.templates.matmul_wgmma import contiguous_axis
-from treadle.schedules.warpgroups import REGISTERS
+from treadle.schedules.warpgroups import REGISTERS, SPAN
 from treadle.target import Target
 
 _LARGEST_SIZE = 256
-_EIGHTH = 8
-"""Elements of 16 bits in 16 bytes, of which the strides of tensors must be multiples for copies of boxes."""
+_ELEMENT_BYTES = 2
 
 
 class AttentionWgmma(Template):
@@ -48,9 +47,10 @@ class AttentionWgmma(Template):
         if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type) or anchor.length is not None:
             return False
         size, width = _sizes(anchor)
-        if size % _EIGHTH or width % _EIGHTH or max(size, width) > _LARGEST_SIZE or not prod(anchor.scores_shape):
+        if max(size, width) > _LARGEST_SIZE or not prod(anchor.scores_shape):
             return False
-        return all(contiguous_axis(anchor, operand) == -1 for operand in (anchor.q, anchor.k, anchor.v))
+        operands = (anchor.q, anchor.k, anchor.v)
+        return all(contiguous_axis(anchor, operand, SPAN // _ELEMENT_BYTES) == -1 for operand in operands)
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         return False

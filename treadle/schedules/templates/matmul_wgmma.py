@@ -8,13 +8,13 @@ from math import ceil, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
-from treadle.dialects.graph import YieldOp as GraphYieldOp
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
+from treadle.schedules.boxes import contiguous_axis
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, tiles_of
@@ -23,9 +23,6 @@ from treadle.schedules.tiles import Region, staged_bytes
 from treadle.schedules.warpgroups import SLAB, SPAN, WARPGROUP, OperandTile, WarpgroupBuilder
 from treadle.target import Target
 
-_ALIGNMENT = 16
-"""Bytes of which the strides of a tensor must be multiples for copies of boxes."""
-_MOST_DIMENSIONS = 5
 _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02, (128, 128): 1.08}
 """The time of an element of a block's tile, beside that of the largest.
 
@@ -103,39 +100,6 @@ class MatmulWgmma(Template):
 def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
     """Elements of C that a multiprocessor computes."""
     return ceil(tiles_of(anchor, *tile) / target.multiprocessors) * prod(tile)
-
-
-def contiguous_axis(anchor: Operation, operand: SSAValue) -> int | None:
-    """The axis of an operand, -1 or -2, along which its elements are neighbours in memory; None where copies of boxes
-    cannot bring it: its rows begin at no multiples of 16 bytes, or the group computes it, other than by exchanging
-    dimensions."""
-    producer, axis = operand.owner, -1
-    if isinstance(producer, ComputeOp) and producer.parent_op() is anchor.parent_op():
-        order = _permutation(producer)
-        if order is None:
-            return None
-        (read,) = producer.reads()
-        operand, axis = read.source, order[-1] - len(order)
-    assert isinstance(operand.type, TensorType)
-    shape, size = operand.type.get_shape(), byte_width(operand.type.get_element_type())
-    if len(shape) > _MOST_DIMENSIONS or axis < -2 or shape[-1] * size % _ALIGNMENT:
-        return None
-    return axis
-
-
-def _permutation(producer: ComputeOp) -> list[int] | None:
-    """For each dimension of the tensor that a definition reads, that of the result which is its index; None for a
-    definition that does more."""
-    arguments: list[SSAValue] = [*producer.body.block.args]
-    match list(producer.body.block.ops):
-        case [AtOp() as at, GraphYieldOp()] if _permutes(at, arguments):
-            return [arguments.index(each) for each in at.indices]
-        case _:
-            return None
-
-
-def _permutes(at: AtOp, arguments: Sequence[SSAValue]) -> bool:
-    return at.predicate is None and len(at.indices) == len(arguments) and {*at.indices} == {*arguments}
 
 
 @dataclass(frozen=True)
