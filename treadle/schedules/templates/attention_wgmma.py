@@ -44,7 +44,7 @@ class AttentionWgmma(Template):
     def fits(self, anchor: Anchor) -> bool:
         if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
             return False
-        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type) or anchor.length is not None:
+        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type):
             return False
         size, width = _sizes(anchor)
         if max(size, width) > _LARGEST_SIZE or not prod(anchor.scores_shape):

@@ -13,14 +13,25 @@ from xdsl.ir import SSAValue
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
-from treadle.dialects.hopper import BeforeWaitOp, Exp2Op, NamedBarrierOp
+from treadle.dialects.hopper import BeforeWaitOp, Exp2Op, FenceAsyncOp, NamedBarrierOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.loop.tiles import fragments
-from treadle.dialects.task import repeat
+from treadle.dialects.task import repeat, spatial
 from treadle.schedules.kernel_builder import Index, kernel_builder, narrowed
 from treadle.schedules.template import Choices, number
-from treadle.schedules.templates.attention_tile import key_range, mask_element, may_see_none
-from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_N, QUAD, Fragment, Region, end_of, staged_bytes
+from treadle.schedules.templates.attention_tile import key_range, mask_element, may_see_none, share_of_keys
+from treadle.schedules.tiles import (
+    CHUNK_BYTES,
+    COLUMNS,
+    HALVES,
+    PAIR,
+    PRODUCT_N,
+    QUAD,
+    Fragment,
+    Region,
+    end_of,
+    staged_bytes,
+)
 from treadle.schedules.warpgroups import (
     SLAB,
     SPAN,
@@ -39,6 +50,8 @@ _OTHER_REGISTERS = 32
 """Of a thread of a consumer, beside matrices: what kernels of this form by hand take, 28 to 39."""
 _FIRST_TURN = 1
 """The number of the barrier at which the first consumer waits for its turn; the others' follow."""
+_ALL_CONSUMERS = 8
+"""The number of the barrier at which all consumers meet."""
 PLAIN, OVERLAPPED, IN_TURN = range(3)
 """How a consumer proceeds: products and softmax of a tile one after another; the products of the scores of a tile along
 with those of the weights of the tile before, whose second half runs under the softmax; and consumers that start these
@@ -415,20 +428,21 @@ class AttentionWgmmaKernel:
             clear = (work.first_row + consumer.number * SLAB + self.offset + 1).min(self.length)
             masked = steps - (clear.max(0) // tile.columns)
         is_ragged = end_of(self.length, tile.columns) is not None
+        first = b.index(0)
         if tile.order == PLAIN:
-            first = b.index(0)
+            self._clear_values(work)
             with b.loop("step", masked, at_once=1) as step:
                 self._plain_step(work, place, step, hides=self.causal or is_ragged)
             with b.loop("step", steps, begin=masked, at_once=1) as step:
                 self._plain_step(work, place, step, hides=False)
             self.of_queries.release(queries, consumer.lane)
         else:
-            first = b.index(0)
             self._start_scores(work, place, first)
             consumer.finish(0, self.scores)
             self.of_keys.release(work.before, consumer.lane)
             self._weigh(work, first, hides=self.causal or is_ragged)
             self.softmax.pack(self.weights)
+            self._clear_values(work)
             if self.causal:
                 with b.loop("step", masked, begin=1, at_once=1) as step:
                     self._step(work, place, step, hides=True)
@@ -487,6 +501,25 @@ class AttentionWgmmaKernel:
         consumer.products_of_registers(self.weights, (self.values, stage), self.acc, keep=step > 0)
         consumer.end()
 
+    def _clear_values(self, work: Work) -> None:
+        """Makes values 0 that lie in the last tile of keys behind those that exist: they weigh 0, but may be NaN."""
+        b, tile = self.b, self.tile
+        if isinstance(self.length, int):
+            return
+        stage, rest = self.of_values.wait(work.before), self.length - self._first_key(work, b.index(0))
+        parts, rows, row = tile.values.shape
+        chunk, workers = CHUNK_BYTES // _ELEMENT_BYTES, tile.consumers * WARPGROUP
+        chunks = row // chunk
+        mapping = repeat(parts, ceil(rows * chunks / workers), 1) * spatial(1, workers // chunks, chunks)
+        worker = self.consumer.number * WARPGROUP + b.thread % WARPGROUP
+        with b.tasks(["part", "row", "chunk"], mapping, worker, unroll=True) as (part, at, first):
+            inside = (at >= rest) & (at < rows)
+            with b.when(inside), b.tasks(["e"], repeat(chunk), unroll=True, vector=True) as (e,):
+                zero = b.constant(0, self.anchor.type.get_element_type())
+                b.store(zero, self.values.buffer, [stage, part, at, first * chunk + e])
+        b.perform(FenceAsyncOp())
+        b.perform(NamedBarrierOp(b.index(_ALL_CONSUMERS).value, workers))
+
     def _weigh(self, work: Work, step: Index, *, hides: bool) -> None:
         """Scores of a tile of keys become weights."""
         b, scores, first = self.b, self.scores, self._first_key(work, step)
@@ -514,7 +547,8 @@ class AttentionWgmmaKernel:
         counts = bool(self.anchor.guard.value.data)
         with b.tasks(["h"], repeat(HALVES), unroll=True) as (h,):
             total = b.fold_lanes("add", b.load(self.softmax.total, [0, h]), QUAD)
-            b.store(b.binary("div", b.constant(1, f32), total), shares, [0, h])
+            share = share_of_keys(b, self.length, b.binary("div", b.constant(1, f32), total))
+            b.store(share, shares, [0, h])
             b.store(total, self.softmax.total, [0, h])
 
         def divided(r: Index, p: Index, q: Index, h: Index, c: Index) -> Scalar:
