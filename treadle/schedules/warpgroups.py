@@ -271,9 +271,7 @@ class Consumer(TileBuilder):
                 of_b, sums = self._at(*b, 0, term), (c.registers, [k.index(slab).value])
                 k.perform(WgmmaOp(of_a, of_b, sums, self._keep(keep, term), across=across))
 
-    def products_of_registers(
-        self, a: SSAValue, b: tuple[Operand, Index], c: Fragment, keep: Predicate | bool
-    ) -> None:
+    def products_of_registers(self, a: SSAValue, b: tuple[Operand, Index], c: Fragment, keep: Predicate | bool) -> None:
         """The same of 64 rows, with A in registers: `[terms / 16]` fragments."""
         k, across = self.b, not b[0].tile.along_k
         (count,) = type_of(a).get_shape()
