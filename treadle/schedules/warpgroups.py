@@ -127,10 +127,10 @@ class Pipe:
         self._wait(self.full, stage, (step // self.stages) % 2)
         return stage
 
-    def release(self, step: Index, lane: Index) -> None:
-        """A consumer's: its warp has read the step's stage."""
+    def release(self, stage: Index, lane: Index) -> None:
+        """A consumer's: its warp has read a stage."""
         with self.b.when(lane.equals(0)):
-            self.b.perform(MbarrierArriveOp(self.empty, self.stage(step).value))
+            self.b.perform(MbarrierArriveOp(self.empty, stage.value))
 
     def _wait(self, barrier: SSAValue, stage: Index, parity: Index) -> None:
         self.b.perform(MbarrierWaitOp(barrier, stage.value, parity.value))

@@ -27,7 +27,7 @@ from treadle.schedules.templates.attention_wgmma_tile import (
     RowSoftmax,
 )
 from treadle.schedules.tiles import CHUNK_BYTES, COLUMNS, HALVES, QUAD, Region, end_of
-from treadle.schedules.warpgroups import SLAB, WARPGROUP, Consumer, OperandTile, WarpgroupBuilder
+from treadle.schedules.warpgroups import SLAB, WARPGROUP, Consumer, OperandTile, Pipe, WarpgroupBuilder
 
 _FIRST_TURN = 1
 """The number of the barrier at which the first consumer waits for its turn; the others' follow."""
@@ -240,11 +240,11 @@ class AttentionWgmmaKernel:
                 self._plain_step(work, place, step, hides=self.causal or is_ragged)
             with b.loop("step", steps, begin=masked, at_once=1) as step:
                 self._plain_step(work, place, step, hides=False)
-            self.of_queries.release(queries, consumer.lane)
+            self._release(self.of_queries, queries)
         else:
             self._start_scores(work, place, first)
             consumer.finish(0, self.scores)
-            self.of_keys.release(work.before, consumer.lane)
+            self._release(self.of_keys, work.before)
             self._weigh(work, first, hides=self.causal or is_ragged)
             self.softmax.pack(self.weights)
             self._clear_values(work)
@@ -253,25 +253,28 @@ class AttentionWgmmaKernel:
                     self._step(work, place, step, hides=True)
             with b.loop("step", steps, begin=masked.max(1) if self.causal else 1, at_once=1) as step:
                 self._step(work, place, step, hides=False)
-            self.of_queries.release(queries, consumer.lane)
+            self._release(self.of_queries, queries)
             last = steps - 1
             self._add_values(work, last)
             consumer.finish(0, self.acc)
-            self.of_values.release(work.before + last, consumer.lane)
+            self._release(self.of_values, work.before + last)
         self._finish(work)
+
+    def _release(self, pipe: Pipe, step: Index) -> None:
+        pipe.release(pipe.stage(step), self.consumer.lane)
 
     def _plain_step(self, work: Work, place: Index, step: Index, *, hides: bool) -> None:
         """Scores, weights and the products with the values of one tile of keys."""
         consumer = self.consumer
         self._start_scores(work, place, step)
         consumer.finish(0, self.scores)
-        self.of_keys.release(work.before + step, consumer.lane)
+        self._release(self.of_keys, work.before + step)
         self._weigh(work, step, hides=hides)
         self.acc.scale_rows(self.softmax.shrink)
         self.softmax.pack(self.weights)
         self._add_values(work, step)
         consumer.finish(0, self.acc)
-        self.of_values.release(work.before + step, consumer.lane)
+        self._release(self.of_values, work.before + step)
 
     def _step(self, work: Work, place: Index, step: Index, *, hides: bool) -> None:
         """Scores and weights of a tile of keys, and the products with the values of the tile before."""
@@ -281,12 +284,12 @@ class AttentionWgmmaKernel:
         if self._takes_turns:
             self._pass_turn()
         consumer.finish(1, self.scores)
-        self.of_keys.release(work.before + step, consumer.lane)
+        self._release(self.of_keys, work.before + step)
         self._weigh(work, step, hides=hides)
         total = self.softmax.total
         b.perform(BeforeWaitOp(b.add(b.load(total, [0, 0]), b.load(total, [0, 1]))))
         consumer.finish(0, self.acc)
-        self.of_values.release(work.before + (step - 1), consumer.lane)
+        self._release(self.of_values, work.before + (step - 1))
         self.acc.scale_rows(self.softmax.shrink)
         self.softmax.pack(self.weights)
 

@@ -187,9 +187,9 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
                 consumer.finish(1)
                 # The products of the step before are over.
                 with b.when(step > 0):
-                    pipe.release(first + step - 1, consumer.lane)
+                    pipe.release(pipe.stage(first + step - 1), consumer.lane)
             consumer.finish(0, c)
-            pipe.release(first + (steps - 1), consumer.lane)
+            pipe.release(pipe.stage(first + (steps - 1)), consumer.lane)
             row, column, outer = place(number)
             consumer.store(c, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))
     comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"

@@ -25,8 +25,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.hopper import WgmmaOp, WgmmaRegistersOp
-from treadle.dialects.hopper.barrier import WARPGROUP
+from treadle.dialects.hopper import UniformOp, WgmmaOp, WgmmaRegistersOp, WgmmaWaitOp
+from treadle.dialects.hopper.barrier import WARPGROUP, number_of
 from treadle.dialects.hopper.wgmma import ROWS, TERM_BYTES
 from treadle.dialects.loop import (
     KernelOp,
@@ -123,6 +123,8 @@ class Recorder(ScalarRecorder):
 
     def insert(self, op: Operation) -> Scalar:
         """An operation of the loop or the vector dialect; others are as in definitions."""
+        if isinstance(op, UniformOp):
+            return op.value
         if op.dialect_name() in ("arith", "math"):
             operands = tuple(cast("Value", operand) for operand in op.operands)
             return self._of_operation(op, operands, op.results[0].type)
@@ -206,6 +208,9 @@ class Recorder(ScalarRecorder):
         self._accessed(*b, depth * width // together, lanes=1)
 
     def perform(self, op: Operation) -> None:
+        if isinstance(op, WgmmaWaitOp) and number_of(op.pending) == 0:
+            # Until the last products are over, the warpgroup has nothing else to do.
+            self._here.append(Step(is_barrier=True))
         if not isinstance(op, WgmmaOp | WgmmaRegistersOp):
             return
         # Each of the warpgroup's warps has a quarter of the rows.
