@@ -58,7 +58,7 @@ def scheduled(module: ModuleOp, choices: Choices, target: Target) -> ModuleOp:
     return module
 
 
-def emulated(inputs: Sequence[Array], build: Build, keys: int, values: int = 2, **choices: Choice) -> None:
+def emulated(inputs: Sequence[Array], build: Build, keys: int, choices: Choices, values: int = 2) -> None:
     """Runs attention on few multiprocessors, so that a block has several tiles, with all checks.
 
     values: the number of the input that has them
@@ -114,7 +114,7 @@ CASES = {
 def test_attention(case: Case) -> None:
     shapes = [*case.sizes.shapes, *([] if case.mask is None else [case.mask])]
     properties = {"scale": 0.125} | case.properties
-    emulated(arrays(shapes, case.dtype), whole(**properties), case.sizes.n, **case.choices)
+    emulated(arrays(shapes, case.dtype), whole(**properties), case.sizes.n, case.choices)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -122,7 +122,7 @@ def test_large_scores(dtype: str) -> None:
     """Of which one weighs all: the largest of a row grows from tile to tile."""
     q, k, v = arrays(Sizes((), 2, 1, 130, 400, 64, 64).shapes, dtype)
     k = (k * np.linspace(40, 1, 400)[:, None]).astype(q.dtype)
-    emulated([(q * 40).astype(q.dtype), k, v], whole(scale=0.125), 400)
+    emulated([(q * 40).astype(q.dtype), k, v], whole(scale=0.125), 400, {})
 
 
 def test_infinite_keys_make_nan_where_softmax_does() -> None:
@@ -151,7 +151,7 @@ def test_keys_of_which_data_say_how_many_exist(length: int, offset: int | None, 
         behind = None if offset is None else g[4]
         return g.add(AttentionOp(g[0], g[1], g[2], length=g[3], offset=behind, scale=0.125, causal=offset is not None))
 
-    emulated([*inputs, *numbers], build, 331, order=order)
+    emulated([*inputs, *numbers], build, 331, {"order": order})
 
 
 def test_heads_that_are_parts_of_projections() -> None:
@@ -166,11 +166,11 @@ def test_heads_that_are_parts_of_projections() -> None:
         y = g.add(AttentionOp(part(0), part(1), part(2), scale=0.125, causal=True))
         return g.add(ReshapeOp(g.add(TransposeOp(y, [0, 2, 1, 3])), [2, 150, 128]))
 
-    emulated([x], build, 150, values=0)
+    emulated([x], build, 150, {}, values=0)
 
 
 def machine_code(
-    shape: Shape, dtype: str = "float16", mask: Shape | None = None, causal: bool = False, **choices: Choice
+    shape: Shape, choices: Choices, dtype: str = "float16", mask: Shape | None = None, *, causal: bool = False
 ) -> tuple[Sass, Cubin]:
     """The instructions of attention's kernel for all multiprocessors, and its cubin."""
     shapes = [shape] * 3 + ([] if mask is None else [mask])
@@ -207,8 +207,13 @@ REGISTERS = {2: 168, 3: 128}
 @pytest.mark.parametrize("loop", LOOPS, ids=str)
 def test_machine_code(loop: tuple[int, int, int], causal: bool) -> None:
     size, columns, consumers = loop
-    chosen: Choices = {"columns": columns, "consumers": consumers, "stages": consumers if columns == 128 else 2}
-    sass, cubin = machine_code((1, 16, 2048, size), causal=causal, order=IN_TURN, **chosen)
+    chosen: Choices = {
+        "columns": columns,
+        "consumers": consumers,
+        "stages": consumers if columns == 128 else 2,
+        "order": IN_TURN,
+    }
+    sass, cubin = machine_code((1, 16, 2048, size), chosen, causal=causal)
     (resources,) = cubin.resources.values()
     assert not cubin.warnings and not resources.spills and not resources.stack_bytes
     assert resources.registers == REGISTERS[consumers]
@@ -232,7 +237,7 @@ def test_machine_code(loop: tuple[int, int, int], causal: bool) -> None:
 @pytest.mark.parametrize("kind", [(80, "bfloat16"), (256, "float16"), (64, "bfloat16")], ids=str)
 def test_other_heads_do_not_spill(kind: tuple[int, str]) -> None:
     size, dtype = kind
-    sass, cubin = machine_code((1, 16, 999, size), dtype, (1, 16, 999, 999) if size == 64 else None)
+    sass, cubin = machine_code((1, 16, 999, size), {}, dtype, (1, 16, 999, 999) if size == 64 else None)
     (resources,) = cubin.resources.values()
     assert not cubin.warnings and not resources.spills and sass.has("HGMMA")
 
@@ -243,7 +248,7 @@ def test_other_heads_do_not_spill(kind: tuple[int, str]) -> None:
 def test_every_choice_compiles_without_spills_and_warnings(size: int) -> None:
     sizes = Sizes((1,), 16, 16, 2048, 2048, size, size)
     for choices in TEMPLATE.legal(attention(sizes, "float16"), HOPPER):
-        _, cubin = machine_code((1, 16, 2048, size), causal=True, **choices)
+        _, cubin = machine_code((1, 16, 2048, size), choices, causal=True)
         (resources,) = cubin.resources.values()
         assert not cubin.warnings and not resources.spills, choices
 
