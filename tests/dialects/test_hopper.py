@@ -29,6 +29,10 @@ ARGUMENTS = {
     "%small": f"memref<8x64xf16, {SHARED}>",
     "%isums": f"memref<16x2xvector<2x2xi32>, {REGISTER}>",
     "%words_k": f"memref<256x32xf32, {SHARED}>",
+    "%rows": "vector<4x2xf16>",
+    "%rows_bf16": "vector<4x2xbf16>",
+    "%short": "vector<2x2xf16>",
+    "%x": "f32",
 }
 
 
@@ -68,6 +72,11 @@ def parsed(body: str) -> str:
         "hopper.wgmma_wait 1",
         f"hopper.wgmma %a[%i, %i, %i], %b[%i, %i, %i, %i] across, %acc[%i] keep %p : {A}, {B}, {ACC}",
         f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %acc[%i] : {A}, {A}, {ACC}",
+        f"hopper.wgmma_registers %rows, %b[%i, %i, %i, %i] across, %acc[%i] keep %p : vector<4x2xf16>, {B}, {ACC}",
+        f"hopper.wgmma_registers %rows, %a[%i, %i, %i], %acc[%i] : vector<4x2xf16>, {A}, {ACC}",
+        f"hopper.wgmma_sums %acc[%i] : {ACC}",
+        "hopper.before_wait %x : f32",
+        "%y = hopper.exp2 %x : f32",
     ],
 )
 def test_text(line: str) -> None:
@@ -125,6 +134,23 @@ REJECTED = {
     f"hopper.wgmma %words_k[%i, %i], %words[%i, %i, %i, %i] across, %acc[%i] : {ARGUMENTS['%words_k']}, "
     f"{ARGUMENTS['%words']}, {ACC}": "B of f32 must lie along the terms",
     f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %acc[%i, %i] : {A}, {A}, {ACC}": "needs 1 indices, got 2",
+    f"hopper.wgmma_registers %short, %a[%i, %i, %i], %acc[%i] : vector<2x2xf16>, {A}, {ACC}": (
+        "A is vector<2x2xf16>, expected vector<4x2xf16> or vector<4x2xbf16>"
+    ),
+    f"hopper.wgmma_registers %rows_bf16, %a[%i, %i, %i], %acc[%i] : vector<4x2xbf16>, {A}, {ACC}": (
+        "a product of bf16 and f16"
+    ),
+    f"hopper.wgmma_registers %rows, %far[%i, %i], %acc[%i] : vector<4x2xf16>, {ARGUMENTS['%far']}, {ACC}": (
+        "is not in shared memory"
+    ),
+    f"hopper.wgmma_registers %rows, %narrow[%i, %i], %acc[%i] : vector<4x2xf16>, {ARGUMENTS['%narrow']}, {ACC}": (
+        "expected rows of 32, 64 or 128 bytes"
+    ),
+    f"hopper.wgmma_registers %rows, %a[%i, %i, %i], %isums[] : vector<4x2xf16>, {A}, {ARGUMENTS['%isums']}": (
+        "expected vector<2x2xf32> in registers"
+    ),
+    f"hopper.wgmma_sums %a[%i] : {A}": "expected vector<2x2xf32> in registers",
+    f"hopper.wgmma_sums %acc[] : {ACC}": "needs 1 indices, got 0",
 }
 
 

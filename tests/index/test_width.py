@@ -21,6 +21,15 @@ KERNEL = """loop.func @k(%A : memref<4xf32>) grid(%b in {grid}) threads(%t in 10
   {body}
 }}"""
 M = 1 << 20
+CARRIED = """%n = scf.for %i = %zero to %many step %one iter_args(%c = %zero) -> (index) {
+  %m = scf.for %j = %zero to %many step %one iter_args(%d = %c) -> (index) {
+    %sum = arith.addi %d, %t : index
+    %rest = arith.remui %sum, %many : index
+    scf.yield %rest : index
+  }
+  scf.yield %m : index
+}
+%last = arith.addi %n, %one : index"""
 
 
 def kernel(body: str, grid: int = 1, many: int = 7) -> FuncOp:
@@ -47,6 +56,12 @@ def kernel(body: str, grid: int = 1, many: int = 7) -> FuncOp:
         pytest.param('%n = "test.op"() : () -> index', 1, 7, (None, None), id="a value that nobody knows"),
         pytest.param("%n = arith.index_cast %one : index to i64\n%m = arith.index_cast %n : i64 to index", 1, 7,
                      (-(1 << 63), (1 << 63) - 1), id="a cast of 64 bits"),
+        pytest.param(CARRIED, 1, 7, (0, 1029), id="a remainder that loops carry"),
+        pytest.param(
+            "%n = scf.for %i = %zero to %many step %one iter_args(%c = %zero) -> (index) {\n"
+            "%m = arith.addi %c, %one : index\nscf.yield %m : index\n}",
+            1, 7, (None, None), id="a sum that a loop carries",
+        ),
         pytest.param("%n = arith.xori %t, %many : index", 1, 2000, (0, 2047), id="an exclusive or"),
     ],
 )  # fmt: skip

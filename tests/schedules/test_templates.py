@@ -414,7 +414,7 @@ def anchors_of_all_kinds() -> list[Anchor]:
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_defaults_are_in_the_space(template: Any):
-    target = GPU if template.kind == "cuda" else CPU
+    target = next(each for each in (CPU, GPU, Target.parse("sm_90a")) if template.runs_on(each))
     fitting = [anchor for anchor in anchors_of_all_kinds() if template.fits(anchor)]
     assert fitting
     for anchor in fitting:

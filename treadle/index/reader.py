@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, MemRefType, Signedness, TensorType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from treadle.errors import TreadleError
 from treadle.index.algebra import Comparison, comparisons_of, function_of
@@ -165,7 +165,29 @@ class IndexReader:
             return integer_range(op.input)
         if isinstance(op, scf.IfOp) and isinstance(value.type, IndexType):
             return self._branch_range(op, op.results.index(value))
+        if isinstance(op, scf.ForOp) and isinstance(value.type, IndexType):
+            return self._carried_range(value)
         return None, None
+
+    def _carried_range(self, value: SSAValue) -> Range:
+        """The bounds of an index that loops carry, which are known where all that it may be are numbers and
+        remainders."""
+        pending, seen, found = [value], set[SSAValue](), list[Range]()
+        while pending:
+            each = pending.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            sources = _carried_from(each)
+            if sources is not None:
+                pending += sources
+            elif isinstance(each.owner, arith.RemUIOp) and (divisor := self.read(each.owner.rhs).as_int()):
+                found.append((0, divisor - 1))
+            elif isinstance(each.owner, arith.ConstantOp):
+                found.append(self.read(each).range())
+            else:
+                return None, None
+        return reduce(range_union, found)
 
     def _branch_range(self, op: scf.IfOp, position: int) -> Range:
         """The bounds of the values that both branches yield; xDSL accepts a branch that yields nothing."""
@@ -191,13 +213,26 @@ class IndexReader:
         loop = block.parent_op()
         if not isinstance(value, BlockArgument) or not isinstance(loop, scf.ForOp):
             return 0, None
-        if value.index > 0 or not isinstance(value.type, IndexType):
+        if not isinstance(value.type, IndexType):
             return None, None
+        if value.index > 0:
+            return self._carried_range(value)
         (lo, first), (_, end) = self.read(loop.lb).range(), self.read(loop.ub).range()
         step = self.read(loop.step).as_int()
         if end is not None and step is not None and lo == first and lo is not None and end > lo and step > 0:
             return lo, lo + (end - 1 - lo) // step * step
         return lo, None if end is None else end - 1
+
+
+def _carried_from(value: SSAValue) -> Sequence[SSAValue] | None:
+    """What a value that a loop carries may be: before the first iteration, and after one; None for others."""
+    owner = value.owner
+    loop = owner.parent_op() if isinstance(owner, Block) else owner
+    if not isinstance(loop, scf.ForOp):
+        return None
+    position = value.index - isinstance(owner, Block) if isinstance(value, BlockArgument | OpResult) else -1
+    end = loop.body.block.last_op
+    return None if position < 0 or end is None else (loop.iter_args[position], end.operands[position])
 
 
 # What is known of indices from the IR: predicates, the branches around an operation, how a value is defined.

@@ -332,12 +332,19 @@ class KernelBuilder(DefinitionBuilder):
         block.add_op(scf.YieldOp())
 
     def fold(
-        self, name: str, extent: Index | int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]
+        self,
+        name: str,
+        extent: Index | int,
+        initial: Scalar,
+        body: Callable[[Index, SSAValue], Scalar],
+        at_once: int | None = None,
     ) -> Scalar:
-        """A loop that carries a value: `body(index, carried)` gives the next."""
+        """A loop that carries a value: `body(index, carried)` gives the next; `at_once` as of `loop`."""
         block = Block(arg_types=[index, initial.type])
         block.args[0].name_hint, block.args[1].name_hint = name, "acc"
         op = scf.ForOp(self._ssa(0), self._ssa(extent), self._ssa(1), [initial], Region(block))
+        if at_once is not None:
+            op.attributes["loop.unroll"] = IntegerAttr(at_once, i64)
         self._builder.insert(op)
         with self._inside(block):
             result = body(Index(block.args[0], self), block.args[1])

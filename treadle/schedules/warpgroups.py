@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
-from xdsl.dialects.builtin import VectorType
+from xdsl.dialects.builtin import VectorType, i1
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.definition import Scalar
@@ -32,11 +32,13 @@ from treadle.dialects.hopper import (
     WgmmaCommitOp,
     WgmmaFenceOp,
     WgmmaOp,
+    WgmmaRegistersOp,
+    WgmmaSumsOp,
     WgmmaWaitOp,
 )
-from treadle.dialects.loop import Space, swizzle_of_rows
+from treadle.dialects.loop import Space, swizzle_of_rows, type_of
 from treadle.dialects.loop.tiles import WARP
-from treadle.schedules.kernel_builder import Index, KernelBuilder, narrowed
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
 from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
 
 WARPGROUP, WARPS, SLAB = 128, 4, 64
@@ -48,15 +50,17 @@ REGISTERS = {1: None, 2: (40, 232), 3: (32, 160)}
 needs none of the producer's."""
 TERM_BYTES = 32
 """Along the terms, of one product."""
+FRAGMENT_TERMS = 16
+"""Of a product whose operand A, of 16 bits, is in registers."""
 
 
 @dataclass(frozen=True)
 class OperandTile:
     """How an operand of a product lies in shared memory: rows of 128 bytes, swizzled by as many.
 
-    own: rows of A, columns of B; terms: of a step, which are 128 bytes
-    along_k: whether rows run along the terms; else they run across them, in parts of 128 bytes of the operand's own
-    extent, each of all terms
+    own: rows of A, columns of B; terms: of a step
+    along_k: whether rows run along the terms, in parts of 128 bytes of these, each of the operand's own extent; else
+    they run across them, in parts of 128 bytes of the operand's own extent, each of all terms
     """
 
     own: int
@@ -71,8 +75,9 @@ class OperandTile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one stage in shared memory."""
-        return (self.own, self.row) if self.along_k else (self.own // self.row, self.terms, self.row)
+        """Of one stage in shared memory: parts, rows of a part, elements of a row."""
+        across, rows = (self.terms, self.own) if self.along_k else (self.own, self.terms)
+        return across // self.row, rows, self.row
 
     @property
     def bytes(self) -> int:
@@ -89,7 +94,8 @@ class Operand:
 
     def start(self, stage: Index, own: Index | int, term: int) -> list[Index | int]:
         """Where a product begins that reads from a row or column, a multiple of 64, and a term on."""
-        return [stage, own, term] if self.tile.along_k else [stage, own // self.tile.row, term, 0]
+        row = self.tile.row
+        return [stage, term // row, own, term % row] if self.tile.along_k else [stage, own // row, term, 0]
 
 
 @dataclass(frozen=True)
@@ -154,14 +160,17 @@ class WarpgroupBuilder:
         swizzle = swizzle_of_rows(SPAN, tile.element_bytes)
         return Operand(self.b.alloc(name, [stages, *tile.shape], element, Space.SHARED, swizzle), tile)
 
-    def pipe(self, stages: int, bytes: int) -> Pipe:
-        """Barriers of some stages, made and published by one thread. All threads reach it."""
-        b = self.b
-        full, empty = (b.alloc(name, [stages], MbarrierType(), Space.SHARED) for name in ("full", "empty"))
+    def pipe(self, stages: int, bytes: int, prefix: str = "", consumers: int | None = None) -> Pipe:
+        """Barriers of some stages, made and published by one thread. All threads reach it.
+
+        consumers: that read a stage; all of them unless given
+        """
+        b, arrivals = self.b, WARPS * (self.consumers if consumers is None else consumers)
+        full, empty = (b.alloc(prefix + name, [stages], MbarrierType(), Space.SHARED) for name in ("full", "empty"))
         with b.when(b.thread.equals(0)):
             with b.loop("s", stages) as s:
                 b.perform(MbarrierInitOp(full, s.value, 1))
-                b.perform(MbarrierInitOp(empty, s.value, self.consumers * WARPS))
+                b.perform(MbarrierInitOp(empty, s.value, arrivals))
             b.perform(MbarrierFenceOp())
         b.barrier()
         return Pipe(b, full, empty, stages, bytes)
@@ -197,18 +206,15 @@ class WarpgroupBuilder:
     def copy(self, source: Region, target: Operand, stage: Index, pipe: Pipe) -> None:
         """Starts copies of a step's part of an operand, whose rows are the operand's own, to a stage."""
         b, tile, barrier = self.b, target.tile, (pipe.full, stage)
-        if tile.along_k:
-            place = [stage, b.index(0), b.index(0)]
-            b.bulk_copy((target.buffer, place), barrier, tile.shape, lambda at: source.load(at[0], at[1]))
-            return
-        parts, terms, row = tile.shape
+        parts, rows, row = tile.shape
         for part in range(parts):
             place = [stage, b.index(part), b.index(0), b.index(0)]
 
             def element(at: Sequence[Index], first: int = part * row) -> Scalar:
-                return source.load(at[1] + first, at[0])
+                along_row = at[1] + first
+                return source.load(at[0], along_row) if tile.along_k else source.load(along_row, at[0])
 
-            b.bulk_copy((target.buffer, place), barrier, (terms, row), element)
+            b.bulk_copy((target.buffer, place), barrier, (rows, row), element)
 
 
 class Consumer(TileBuilder):
@@ -232,27 +238,64 @@ class Consumer(TileBuilder):
 
     def multiply(self, a: Operand, b: Operand, c: Fragment, stage: Index, more: Index) -> None:
         """Starts the products of a step, as one group: c = a * b where `more` is 0, else c += a * b."""
-        k, slabs = self.b, c.shape[0]
-        own = self.number * (slabs * SLAB)
-        terms = TERM_BYTES // a.tile.element_bytes
-        k.perform(WgmmaFenceOp())
-        for term in range(0, a.tile.terms, terms):
-            for slab in range(slabs):
-                left = self._at(a, stage, own + slab * SLAB, term)
-                right = self._at(b, stage, 0, term)
-                keep = (more > 0).value if term == 0 else None
-                across = (not a.tile.along_k, not b.tile.along_k)
-                k.perform(WgmmaOp(left, right, (c.registers, [k.index(slab).value]), keep, across=across))
-        k.perform(WgmmaCommitOp())
+        self.begin()
+        first_row = self.number * (c.shape[0] * SLAB)
+        self.products((a, stage, first_row), (b, stage), c, a.tile.terms, more > 0)
+        self.end()
 
-    def finish(self, pending: int) -> None:
-        """Waits until at most so many of the newest groups of products are under way."""
+    def begin(self) -> None:
+        """What the products that follow read in registers has been written."""
+        self.b.perform(WgmmaFenceOp())
+
+    def end(self) -> None:
+        """Ends a group of products."""
+        self.b.perform(WgmmaCommitOp())
+
+    def products(
+        self,
+        a: tuple[Operand, Index, Index | int],
+        b: tuple[Operand, Index],
+        c: Fragment,
+        terms: int,
+        keep: Predicate | bool,
+    ) -> None:
+        """Starts c += a * b, or c = a * b where `keep` does not hold.
+
+        a: the operand, its stage, and the consumer's first row; b: the operand and its stage
+        """
+        k, (left, stage, first_row), across = self.b, a, (not a[0].tile.along_k, not b[0].tile.along_k)
+        each = TERM_BYTES // left.tile.element_bytes
+        for term in range(0, terms, each):
+            for slab in range(c.shape[0]):
+                of_a = self._at(left, stage, first_row + slab * SLAB, term)
+                of_b, sums = self._at(*b, 0, term), (c.registers, [k.index(slab).value])
+                k.perform(WgmmaOp(of_a, of_b, sums, self._keep(keep, term), across=across))
+
+    def products_of_registers(self, a: SSAValue, b: tuple[Operand, Index], c: Fragment, keep: Predicate | bool) -> None:
+        """The same of 64 rows, with A in registers: `[terms / 16]` fragments."""
+        k, across = self.b, not b[0].tile.along_k
+        (count,) = type_of(a).get_shape()
+        for n in range(count):
+            of_b, sums = self._at(*b, 0, n * FRAGMENT_TERMS), (c.registers, [k.index(0).value])
+            k.perform(WgmmaRegistersOp(k.load(a, [n]), of_b, sums, self._keep(keep, n), across=across))
+
+    def finish(self, pending: int, *sums: Fragment) -> None:
+        """Waits until at most so many of the newest groups of products are under way; sums: those that may be read."""
         self.b.perform(WgmmaWaitOp(pending))
+        for each in sums:
+            for slab in range(each.shape[0]):
+                self.b.perform(WgmmaSumsOp(each.registers, [self.b.index(slab).value]))
+
+    def _keep(self, keep: Predicate | bool, term: int) -> SSAValue | None:
+        """Whether a product adds to the sums: all but the first do."""
+        if term > 0 or keep is True:
+            return None
+        return keep.value if isinstance(keep, Predicate) else self.b.constant(0, i1)
 
     def store_pieces(self, c: Fragment, target: Region, pieces: int, before: Index) -> None:
-        """Writes a fragment to a matrix of 16 bits, 16 rows of 128 bytes of a warp at a time, of which so many may be
-        under way; before: how many fragments the warp wrote. `drain` comes before the kernel's end."""
-        b, width = self.b, SPAN // byte_width(target.element)
+        """Writes a fragment to a matrix, a warp 16 rows of at most 128 bytes at a time, of which so many may be under
+        way; before: how many fragments the warp wrote. `drain` comes before the kernel's end."""
+        b, width = self.b, gcd(c.columns, SPAN // byte_width(target.element))
         each = c.shape[0] * (c.columns // width)
         with b.loop("r", c.shape[0], unroll=True) as r:
             for piece in range(c.columns // width):

@@ -101,6 +101,22 @@ def test_instructions_are_counted() -> None:
     assert parse_sass(LISTING)["k"].count("EXIT") == 1
 
 
+LOOP = """\t.section\t.text.k,"ax",@progbits
+        /*0000*/                   MOV R1, RZ ;
+.L_x_0:
+        /*0010*/                   IADD3 R1, R1, 0x1, RZ ;
+        /*0020*/               @P0 BRA `(.L_x_1) ;
+        /*0030*/              @!P1 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0040*/                   EXIT ;
+"""
+
+
+def test_loops_end_with_branches_backwards() -> None:
+    (loop,) = parse_sass(LOOP)["k"].loops()
+    assert [each.opcode for each in loop] == ["IADD3", "BRA", "BRA"]
+
+
 def test_an_architecture_newer_than_nvdisasm_is_named() -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs treadle[nvrtc]")
     image = bytearray(compile_cubin(Unit("kernels", KERNELS), Target.parse("sm_120")).image)

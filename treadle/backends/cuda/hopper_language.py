@@ -15,7 +15,9 @@ from treadle.backends.c_like.scalars import constant_integer
 from treadle.dialects import hopper
 from treadle.dialects.cuda.attributes import element_bytes
 from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.hopper.attributes import memref_type
 from treadle.dialects.hopper.barrier import number_of
+from treadle.dialects.hopper.wgmma import COLUMNS, descriptor
 
 _ELEMENTS: Mapping[Attribute, tuple[str, str]] = {
     f16: ("treadle_half", "f16"),
@@ -59,20 +61,25 @@ class HopperLanguage:
         address = self._addresses[buffer] = self._names.claim_exact(f"{name}_at")
         lines = [f"const unsigned {address} = treadle_uniform(treadle_shared_address({name}));"]
         for user in users:
-            if not isinstance(user, hopper.WgmmaOp):
-                continue
-            for operand, along_k in _operands(user, buffer):
+            for along_k in _operands(user, buffer):
                 if (buffer, along_k) in self._matrices:
                     continue
                 matrix = self._matrices[buffer, along_k] = self._names.claim_exact(f"{name}_matrix")
-                layout = user.descriptor(operand)
+                layout = descriptor(memref_type(buffer), along_k=along_k)
+                assert layout is not None, "verified"
                 arguments = f"{address}, {layout.leading}, {layout.stride}, {_SWIZZLES[layout.swizzle]}"
                 lines.append(f"const unsigned long long {matrix} = treadle_matrix({arguments});")
         return lines
 
     def expression(self, op: Operation, values: Values) -> str | None:
         """The value of an operation; None for others."""
-        return f"treadle_uniform({values.at(op.value)})" if isinstance(op, hopper.UniformOp) else None
+        match op:
+            case hopper.UniformOp():
+                return f"treadle_uniform({values.at(op.value)})"
+            case hopper.Exp2Op():
+                return f"treadle_exp2_flushed({values.at(op.value)})"
+            case _:
+                return None
 
     def statement(self, op: Operation, values: Values) -> str | None:
         """The statement of an operation without results; None for others."""
@@ -106,22 +113,30 @@ class HopperLanguage:
                 return f"treadle_bulk_wait{'' if op.read is None else '_read'}<{number_of(op.pending)}>();"
             case hopper.WgmmaWaitOp():
                 return f"treadle_wgmma_wait<{number_of(op.pending)}>();"
-            case hopper.WgmmaOp():
+            case hopper.BeforeWaitOp():
+                return f"treadle_before_wait({values.at(op.value)});"
+            case hopper.WgmmaSumsOp():
+                count = op.columns // COLUMNS
+                return f"treadle_wgmma_sums<{count}>({_first_sum(op.acc, op.acc_indices, values)});"
+            case hopper.WgmmaOp() | hopper.WgmmaRegistersOp():
                 return self._product(op, values)
             case _:
                 return None
 
-    def _product(self, op: hopper.WgmmaOp, values: Values) -> str:
-        shape = WgmmaShape.of(op)
-        acc = values.at(op.acc, Precedence.PRIMARY)
-        first = "".join(f"[{values.at(index)}]" for index in op.acc_indices)
-        places = ((op.a, op.a_indices), (op.b, op.b_indices))
-        operands = [
-            _moved(self._matrices[buffer, along_k], *_offset(buffer, indices, values, _UNIT))
-            for (buffer, indices), along_k in zip(places, op.operands_along_k, strict=True)
-        ]
+    def _product(self, op: hopper.WgmmaOp | hopper.WgmmaRegistersOp, values: Values) -> str:
+        if isinstance(op, hopper.WgmmaRegistersOp):
+            left, of_b = values.at(op.a), op.along_k
+        else:
+            of_a, of_b = op.operands_along_k
+            left = self._matrix(op.a, op.a_indices, of_a, values)
+        right = self._matrix(op.b, op.b_indices, of_b, values)
         keep = "true" if op.keep is None else values.at(op.keep)
-        return f"{shape.call}(&{acc}{first}[0][0], {', '.join(operands)}, {keep});"
+        sums = _first_sum(op.acc, op.acc_indices, values)
+        return f"{WgmmaShape.of(op).call}({sums}, {left}, {right}, {keep});"
+
+    def _matrix(self, buffer: SSAValue, indices: Sequence[SSAValue], along_k: bool, values: Values) -> str:
+        """The descriptor of a tile, from an element on."""
+        return _moved(self._matrices[buffer, along_k], *_offset(buffer, indices, values, _UNIT))
 
     def _at(self, buffer: SSAValue, indices: Sequence[SSAValue], values: Values) -> str:
         """The address of an element of a buffer in shared memory."""
@@ -129,10 +144,22 @@ class HopperLanguage:
         return " + ".join([self._addresses[buffer], *terms, *([str(known)] if known else [])])
 
 
-def _operands(product: hopper.WgmmaOp, buffer: SSAValue) -> list[tuple[int, bool]]:
-    """Which operands of a product a buffer is, and whether it lies along the terms there."""
-    pairs = zip((product.a, product.b), product.operands_along_k, strict=True)
-    return [(n, along_k) for n, (operand, along_k) in enumerate(pairs) if operand is buffer]
+def _operands(product: Operation, buffer: SSAValue) -> list[bool]:
+    """For each operand of a product that a buffer is, whether it lies along the terms there."""
+    match product:
+        case hopper.WgmmaOp():
+            pairs = zip((product.a, product.b), product.operands_along_k, strict=True)
+            return [along_k for operand, along_k in pairs if operand is buffer]
+        case hopper.WgmmaRegistersOp():
+            return [product.along_k]
+        case _:
+            return []
+
+
+def _first_sum(acc: SSAValue, indices: Sequence[SSAValue], values: Values) -> str:
+    """The address of a product's first sums."""
+    first = "".join(f"[{values.at(index)}]" for index in indices)
+    return f"&{values.at(acc, Precedence.PRIMARY)}{first}[0][0]"
 
 
 def _moved(matrix: str, terms: Sequence[str], known: int) -> str:
@@ -168,24 +195,28 @@ def _offset(buffer: SSAValue, indices: Sequence[SSAValue], values: Values, unit:
 
 @dataclass(frozen=True)
 class WgmmaShape:
-    """An instruction: the columns, the elements of both operands, and which lie across the terms."""
+    """An instruction: the columns, the elements of both operands, and which lie across the terms; None for A in
+    registers."""
 
     columns: int
     a: Attribute
     b: Attribute
-    across: tuple[bool, bool]
+    across: tuple[bool | None, bool]
 
     @staticmethod
-    def of(op: hopper.WgmmaOp) -> WgmmaShape:
+    def of(op: hopper.WgmmaOp | hopper.WgmmaRegistersOp) -> WgmmaShape:
         """That of an operation."""
+        if isinstance(op, hopper.WgmmaRegistersOp):
+            return WgmmaShape(op.columns, op.element, op.element, (None, not op.along_k))
         along_k = op.operands_along_k
         return WgmmaShape(op.columns, *op.elements, (not along_k[0], not along_k[1]))
 
     @property
     def call(self) -> str:
         """The function."""
-        across = ", ".join(str(int(each)) for each in self.across)
-        return f"treadle_wgmma<{self.columns}, {_ELEMENTS[self.a][0]}, {_ELEMENTS[self.b][0]}, {across}>"
+        name = "treadle_wgmma" if self.across[0] is not None else "treadle_wgmma_registers"
+        across = ", ".join(str(int(each)) for each in self.across if each is not None)
+        return f"{name}<{self.columns}, {_ELEMENTS[self.a][0]}, {_ELEMENTS[self.b][0]}, {across}>"
 
     @property
     def definition(self) -> list[str]:
@@ -195,17 +226,22 @@ class WgmmaShape:
         count, terms = self.columns // 2, 32 * 8 // (32 if a == "tf32" else 16 if a in ("f16", "bf16") else 8)
         registers = ", ".join(f"%{n}" for n in range(count))
         sums = ", ".join(f'"+{constraint}"(sums[{n // 4}].v[{n % 4}])' for n in range(count))
+        left, declared, given = f"%{count}", "unsigned long long a", ['"l"(a)']
+        if self.across[0] is None:
+            given = [f'"r"(a.v[{n}])' for n in range(4)]
+            left, declared = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", "treadle_vec<unsigned, 4> a"
+        right = count + len(given)
         options = "" if sum == "s32" else ", 1, 1"
         if a in ("f16", "bf16"):
-            options += "".join(f", {int(each)}" for each in self.across)
+            options += "".join(f", {int(each)}" for each in self.across if each is not None)
         instruction = f"wgmma.mma_async.sync.aligned.m64n{self.columns}k{terms}.{sum}.{a}.{b}"
         return [
-            f"template <> inline void {self.call}(treadle_vec<{type}, 4> *sums, unsigned long long a, "
-            "unsigned long long b, bool keep) {",
-            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"',
-            f'               "{instruction} {{{registers}}}, %{count}, %{count + 1}, p{options};\\n}}"',
+            f"template <> inline void {self.call}(treadle_vec<{type}, 4> *sums, {declared}, unsigned long long b, "
+            "bool keep) {",
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{right + 1}, 0;\\n"',
+            f'               "{instruction} {{{registers}}}, {left}, %{right}, p{options};\\n}}"',
             f"               : {sums}",
-            '               : "l"(a), "l"(b), "r"((int)keep));',
+            f'               : {", ".join(given)}, "l"(b), "r"((int)keep));',
             "}",
         ]
 
@@ -217,7 +253,8 @@ def is_of_hopper(kernel: Operation) -> bool:
 
 def definitions(kernel: Operation) -> list[str]:
     """The functions for the shapes of products that a kernel has."""
-    shapes = dict.fromkeys(WgmmaShape.of(op) for op in kernel.walk() if isinstance(op, hopper.WgmmaOp))
+    products = (op for op in kernel.walk() if isinstance(op, hopper.WgmmaOp | hopper.WgmmaRegistersOp))
+    shapes = dict.fromkeys(map(WgmmaShape.of, products))
     if not shapes:
         return []
     lines = [line for shape in shapes for line in shape.definition]

@@ -6,8 +6,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -30,7 +30,8 @@ def occupancy(resources: Resources, target: Target, threads: int, dynamic_shared
 _DISTRIBUTION = "nvidia-cuda-nvdisasm"
 _TEXT_SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.M)
 _UNKNOWN_ARCHITECTURE = re.compile(r"Cannot decode architecture '(\w+)'")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);|^(\.L_x_\d+):", re.M)
+_TARGET = re.compile(r"\.L_x_\d+")
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,23 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Sass:
-    """The machine code of one kernel."""
+    """The machine code of one kernel.
+
+    labels: of branch targets, the number of the instruction that they stand before
+    """
 
     instructions: tuple[Instruction, ...]
+    labels: Mapping[str, int] = field(default_factory=dict[str, int], compare=False)
+
+    def loops(self) -> list[Sequence[Instruction]]:
+        """What is between the target of each backward branch and the branch, in the order of their ends."""
+        found: list[Sequence[Instruction]] = []
+        for n, each in enumerate(self.instructions):
+            target = _TARGET.search(each.operands) if each.opcode.startswith("BRA") else None
+            start = None if target is None else self.labels.get(target.group())
+            if start is not None and start <= n:
+                found.append(self.instructions[start : n + 1])
+        return found
 
     def has(self, opcode: str) -> bool:
         """Whether there is an instruction `opcode`, such as `HMMA` or `LDG.E.128`.
@@ -114,10 +129,18 @@ def disassemble(image: bytes) -> Mapping[str, Sass]:
 def parse_sass(text: str) -> dict[str, Sass]:
     """The instructions in nvdisasm's output, by kernel."""
     sections = _TEXT_SECTION.split(text)
-    return {
-        name: Sass(tuple(Instruction(op, rest.strip()) for op, rest in _INSTRUCTION.findall(section)))
-        for name, section in zip(sections[1::2], sections[2::2], strict=True)
-    }
+    return {name: _kernel(section) for name, section in zip(sections[1::2], sections[2::2], strict=True)}
+
+
+def _kernel(section: str) -> Sass:
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    for opcode, operands, label in _INSTRUCTION.findall(section):
+        if label:
+            labels[label] = len(instructions)
+        else:
+            instructions.append(Instruction(opcode, operands.strip()))
+    return Sass(tuple(instructions), labels)
 
 
 def _matches(opcode: str, wanted: str) -> bool:

@@ -31,16 +31,27 @@ from treadle.dialects.hopper.bulk import (
     TensorStoreOp,
     YieldOp,
 )
-from treadle.dialects.hopper.wgmma import WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
+from treadle.dialects.hopper.wgmma import (
+    BeforeWaitOp,
+    Exp2Op,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaRegistersOp,
+    WgmmaSumsOp,
+    WgmmaWaitOp,
+)
 from treadle.target.tensor_map import TensorMap
 
 __all__ = [
     "HOPPER",
     "MBARRIER_BYTES",
+    "BeforeWaitOp",
     "BulkCommitOp",
     "BulkCopyOp",
     "BulkStoreOp",
     "BulkWaitOp",
+    "Exp2Op",
     "FenceAsyncOp",
     "MbarrierArriveOp",
     "MbarrierFenceOp",
@@ -59,6 +70,8 @@ __all__ = [
     "WgmmaCommitOp",
     "WgmmaFenceOp",
     "WgmmaOp",
+    "WgmmaRegistersOp",
+    "WgmmaSumsOp",
     "WgmmaWaitOp",
     "YieldOp",
 ]
@@ -84,6 +97,10 @@ HOPPER = Dialect(
         BulkWaitOp,
         FenceAsyncOp,
         WgmmaOp,
+        WgmmaRegistersOp,
+        WgmmaSumsOp,
+        BeforeWaitOp,
+        Exp2Op,
         WgmmaFenceOp,
         WgmmaCommitOp,
         WgmmaWaitOp,

@@ -30,10 +30,11 @@ from xdsl.irdl import (
     opt_operand_def,
     opt_prop_def,
     prop_def,
+    result_def,
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent, OrdersMemory
@@ -45,6 +46,8 @@ ui8 = IntegerType(8, Signedness.UNSIGNED)
 ROWS, TERM_BYTES = 64, 32
 """Rows of a warpgroup's product; bytes along the terms."""
 COLUMNS, MOST_COLUMNS = 8, 256
+FRAGMENT = (4, 2)
+"""Of A in registers, per thread: registers, and elements of 16 bits in each."""
 MATRIX_ROWS = 8
 """Rows of a swizzled row's length that make a core matrix."""
 ELEMENT_BYTES: Mapping[Attribute, int] = {f16: 2, bf16: 2, f32: 4, i8: 1, ui8: 1}
@@ -81,14 +84,51 @@ def descriptor(type: AnyMemRef, *, along_k: bool) -> Descriptor | None:
 
 
 class ProductEffect(MemoryEffect):
-    """Reads two tiles, and reads and writes sums."""
+    """Reads the tiles that are operands, and reads and writes sums."""
 
     @classmethod
     def get_effects(cls, op: object) -> set[EffectInstance]:
-        assert isinstance(op, WgmmaOp)
+        assert isinstance(op, WgmmaOp | WgmmaRegistersOp)
         read, write = MemoryEffectKind.READ, MemoryEffectKind.WRITE
         sums = {EffectInstance(read, op.acc), EffectInstance(write, op.acc)}
-        return sums | {EffectInstance(read, op.a), EffectInstance(read, op.b)}
+        tiles = (op.a, op.b) if isinstance(op, WgmmaOp) else (op.b,)
+        return sums | {EffectInstance(read, tile) for tile in tiles}
+
+
+def columns_of(acc: SSAValue) -> int:
+    """Columns of a product, by its sums."""
+    *_, pairs, two = memref_type(acc).get_shape()
+    return pairs * two * COLUMNS
+
+
+def check_sums(acc: SSAValue, indices: int, sum: Attribute) -> None:
+    """VerifyException for anything but a product's sums of a type, from so many indices on."""
+    type = memref_type(acc)
+    if not is_private(type) or element_of(type) != VectorType(sum, [2, 2]) or type.get_num_dims() < 2:
+        raise VerifyException(f"sums in '{type}', expected vector<2x2x{sum}> in registers")
+    if indices != type.get_num_dims() - 2:
+        raise VerifyException(f"'{type}' needs {type.get_num_dims() - 2} indices, got {indices}")
+    if type.get_shape()[-1] != 2 or not COLUMNS <= columns_of(acc) <= MOST_COLUMNS:
+        raise VerifyException(f"sums in '{type}', expected [.., columns / 16, 2] of at most {MOST_COLUMNS} columns")
+
+
+def check_tile(name: str, tile: SSAValue, indices: int, *, along_k: bool) -> None:
+    """VerifyException for a tile that cannot be an operand, or is read from another number of indices on."""
+    type = check_shared(tile, indices)
+    if not along_k and ELEMENT_BYTES[element_of(type)] != 2:
+        raise VerifyException(f"{name} of {element_of(type)} must lie along the terms")
+    if type.get_num_dims() < (2 if along_k else 3) or descriptor(type, along_k=along_k) is None:
+        raise VerifyException(f"{name} is '{type}', expected rows of 32, 64 or 128 bytes")
+
+
+def reach_of(tile: SSAValue, own: int, *, along_k: bool) -> int:
+    """Elements of a tile from the first that a product reads to the last; own: rows of A, or columns of B."""
+    type = memref_type(tile)
+    *_, height, width = type.get_shape()
+    terms = TERM_BYTES // ELEMENT_BYTES[element_of(type)]
+    parts = 1 if along_k else -(-own // width)
+    last_row, last = (own - 1, terms) if along_k else (terms - 1, min(own, width))
+    return (parts - 1) * height * width + last_row * width + last
 
 
 @irdl_op_definition
@@ -150,8 +190,7 @@ class WgmmaOp(IRDLOperation):
     @property
     def columns(self) -> int:
         """Of the product."""
-        *_, pairs, two = memref_type(self.acc).get_shape()
-        return pairs * two * COLUMNS
+        return columns_of(self.acc)
 
     @property
     def operands_along_k(self) -> tuple[bool, bool]:
@@ -168,44 +207,182 @@ class WgmmaOp(IRDLOperation):
         """Of one product."""
         return TERM_BYTES // ELEMENT_BYTES[self.elements[0]]
 
-    def descriptor(self, operand: int) -> Descriptor:
-        """The layout of an operand, 0 or 1."""
-        found = descriptor(memref_type((self.a, self.b)[operand]), along_k=self.operands_along_k[operand])
-        assert found is not None, "verified"
-        return found
-
     @property
     def reach(self) -> tuple[int, int]:
         """Elements of A and of B from the first that the product reads to the last."""
-        found: list[int] = []
-        for buffer, own, along_k in zip((self.a, self.b), (ROWS, self.columns), self.operands_along_k, strict=True):
-            *_, height, width = memref_type(buffer).get_shape()
-            parts = 1 if along_k else -(-own // width)
-            last_row, last = (own - 1, self.terms) if along_k else (self.terms - 1, min(own, width))
-            found.append((parts - 1) * height * width + last_row * width + last)
-        return found[0], found[1]
+        of_a, of_b = self.operands_along_k
+        return reach_of(self.a, ROWS, along_k=of_a), reach_of(self.b, self.columns, along_k=of_b)
 
     def verify_(self) -> None:
-        a, b = check_shared(self.a, len(self.a_indices)), check_shared(self.b, len(self.b_indices))
         left, right = self.elements
         is_pair = left == right or {left, right} <= {i8, ui8}
         if left not in SUM or right not in SUM or not is_pair:
             raise VerifyException(f"a product of {left} and {right}, expected f16, bf16, f32, i8 or ui8 of both")
-        for name, type, along_k in zip("AB", (a, b), self.operands_along_k, strict=True):
-            if not along_k and ELEMENT_BYTES[element_of(type)] != 2:
-                raise VerifyException(f"{name} of {element_of(type)} must lie along the terms")
-            if type.get_num_dims() < (2 if along_k else 3) or descriptor(type, along_k=along_k) is None:
-                raise VerifyException(f"{name} is '{type}', expected rows of 32, 64 or 128 bytes")
-        self._check_sums(SUM[left])
+        of_a, of_b = self.operands_along_k
+        check_tile("A", self.a, len(self.a_indices), along_k=of_a)
+        check_tile("B", self.b, len(self.b_indices), along_k=of_b)
+        check_sums(self.acc, len(self.acc_indices), SUM[left])
 
-    def _check_sums(self, sum: Attribute) -> None:
-        acc = memref_type(self.acc)
-        if not is_private(acc) or element_of(acc) != VectorType(sum, [2, 2]) or acc.get_num_dims() < 2:
-            raise VerifyException(f"sums in '{acc}', expected vector<2x2x{sum}> in registers")
-        if len(self.acc_indices) != acc.get_num_dims() - 2:
-            raise VerifyException(f"'{acc}' needs {acc.get_num_dims() - 2} indices, got {len(self.acc_indices)}")
-        if acc.get_shape()[-1] != 2 or not COLUMNS <= self.columns <= MOST_COLUMNS:
-            raise VerifyException(f"sums in '{acc}', expected [.., columns / 16, 2] of at most {MOST_COLUMNS} columns")
+
+@irdl_op_definition
+class WgmmaRegistersOp(IRDLOperation):
+    """
+    The same with A in registers: what a thread holds of 64 rows and 16 terms, as of `loop.mma`, warp w of the group the
+    rows 16 w to 16 w + 15. Of sums, 16 columns are such a fragment as they lie.
+
+    ```mlir
+    hopper.wgmma_registers %p, %v[%stage, %c0, %k, %c0] across, %acc[%r] keep %more
+      : vector<4x2xf16>, memref<2x2x128x64xf16, #loop.space<shared>>,
+        memref<1x8x2xvector<2x2xf32>, #loop.space<register>>
+    ```
+
+    Rejected: A that is no `vector<4x2xf16>` or `vector<4x2xbf16>`, B of another type; and of B and the sums, what
+    `hopper.wgmma` rejects.
+    """
+
+    name = "hopper.wgmma_registers"
+
+    a = operand_def(VectorType)
+    b = operand_def(MEMREF)
+    b_indices = var_operand_def(IndexType)
+    b_across = opt_prop_def(UnitAttr)
+    acc = operand_def(MEMREF)
+    acc_indices = var_operand_def(IndexType)
+    keep = opt_operand_def(i1)
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    traits = traits_def(ProductEffect(), Convergent())
+    assembly_format = (
+        "$a `,` $b `[` $b_indices `]` (`across` $b_across^)? `,` $acc `[` $acc_indices `]` (`keep` $keep^)? attr-dict "
+        "`:` type($a) `,` type($b) `,` type($acc)"
+    )
+
+    def __init__(
+        self,
+        a: SSAValue,
+        b: tuple[SSAValue, Sequence[SSAValue]],
+        acc: tuple[SSAValue, Sequence[SSAValue]],
+        keep: SSAValue | None = None,
+        *,
+        across: bool = False,
+    ):
+        super().__init__(operands=[a, *b, *acc, keep], properties={"b_across": UnitAttr() if across else None})
+
+    @property
+    def columns(self) -> int:
+        """Of the product."""
+        return columns_of(self.acc)
+
+    @property
+    def along_k(self) -> bool:
+        """Whether B's rows run along the terms."""
+        return self.b_across is None
+
+    @property
+    def element(self) -> Attribute:
+        """Of both operands."""
+        return element_of(memref_type(self.b))
+
+    @property
+    def terms(self) -> int:
+        """Of one product."""
+        return TERM_BYTES // ELEMENT_BYTES[self.element]
+
+    @property
+    def reach(self) -> int:
+        """Elements of B from the first that the product reads to the last."""
+        return reach_of(self.b, self.columns, along_k=self.along_k)
+
+    def verify_(self) -> None:
+        if self.a.type not in (VectorType(f16, FRAGMENT), VectorType(bf16, FRAGMENT)):
+            raise VerifyException(f"A is {self.a.type}, expected vector<4x2xf16> or vector<4x2xbf16>")
+        type = check_shared(self.b, len(self.b_indices))
+        assert isinstance(self.a.type, VectorType)
+        if element_of(type) != self.a.type.element_type:
+            raise VerifyException(f"a product of {self.a.type.element_type} and {element_of(type)}")
+        check_tile("B", self.b, len(self.b_indices), along_k=self.along_k)
+        check_sums(self.acc, len(self.acc_indices), f32)
+
+
+@irdl_op_definition
+class WgmmaSumsOp(IRDLOperation):
+    """
+    What follows and reads the sums of products stays behind what is before: a wait, which says nothing of registers.
+
+    ```mlir
+    hopper.wgmma_wait 0
+    hopper.wgmma_sums %acc[%r] : memref<1x16x2xvector<2x2xf32>, #loop.space<register>>
+    ```
+
+    Rejected: what are no sums of `hopper.wgmma`.
+    """
+
+    name = "hopper.wgmma_sums"
+
+    acc = operand_def(MEMREF)
+    acc_indices = var_operand_def(IndexType)
+
+    traits = traits_def(OrdersMemory())
+    assembly_format = "$acc `[` $acc_indices `]` attr-dict `:` type($acc)"
+
+    def __init__(self, acc: SSAValue, indices: Sequence[SSAValue]):
+        super().__init__(operands=[acc, indices])
+
+    @property
+    def columns(self) -> int:
+        """Of the product."""
+        return columns_of(self.acc)
+
+    def verify_(self) -> None:
+        element = element_of(memref_type(self.acc))
+        sum = i32 if element == VectorType(i32, [2, 2]) else f32
+        check_sums(self.acc, len(self.acc_indices), sum)
+
+
+@irdl_op_definition
+class BeforeWaitOp(IRDLOperation):
+    """
+    A wait for products that follows begins when a number has been computed, which is not negative: the assembler moves
+    waits above arithmetic that does not need them, and the arithmetic would no longer run beside the products.
+
+    ```mlir
+    hopper.before_wait %total : f32
+    hopper.wgmma_wait 0
+    ```
+    """
+
+    name = "hopper.before_wait"
+
+    value = operand_def(f32)
+
+    traits = traits_def(OrdersMemory())
+    assembly_format = "$value attr-dict `:` type($value)"
+
+    def __init__(self, value: SSAValue):
+        super().__init__(operands=[value])
+
+
+@irdl_op_definition
+class Exp2Op(IRDLOperation):
+    """
+    2 to the power of a float by the one instruction: a relative error of at most 2^-22, and 0 for what is below the
+    normal numbers, as weights of a softmax that are added up to more may be.
+
+    ```mlir
+    %weight = hopper.exp2 %power : f32
+    ```
+    """
+
+    name = "hopper.exp2"
+
+    value = operand_def(f32)
+    result = result_def(f32)
+
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($value)"
+
+    def __init__(self, value: SSAValue):
+        super().__init__(operands=[value], result_types=[f32])
 
 
 @irdl_op_definition

@@ -194,6 +194,11 @@ def _(op: hopper.WgmmaOp) -> list[Access]:
     return [Access(op.a, op.a_indices, reach[0], False), Access(op.b, op.b_indices, reach[1], False)]
 
 
+@accesses.register
+def _(op: hopper.WgmmaRegistersOp) -> list[Access]:
+    return [Access(op.b, op.b_indices, op.reach, False)]
+
+
 def buffer_bytes(type: MemRefType) -> int:
     """The bytes of a buffer, whose elements may be vectors."""
     element = type.get_element_type()

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp
+from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp, WgmmaRegistersOp
 from treadle.dialects.location import location_of
 from treadle.dialects.loop import (
     AllocOp,
@@ -32,7 +32,7 @@ from treadle.passes.loop.kernels import kernels_of
 from treadle.target.tensor_map import SPANS
 
 _ACCESSES = (LoadOp, StoreOp, vector.LoadOp, vector.StoreOp, AsyncCopyOp, LoadMatrixOp)
-_OF_HARDWARE = (TensorLoadOp, TensorStoreOp, WgmmaOp)
+_OF_HARDWARE = (TensorLoadOp, TensorStoreOp, WgmmaOp, WgmmaRegistersOp)
 
 
 @dataclass(frozen=True)

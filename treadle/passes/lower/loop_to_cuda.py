@@ -29,7 +29,7 @@ from treadle.dialects.cuda import (
 )
 from treadle.dialects.cuda.kernel import MAX_STATIC_SHARED
 from treadle.dialects.graph.definition import DefinitionBuilder
-from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp
+from treadle.dialects.hopper import TensorLoadOp, TensorStoreOp, WgmmaOp, WgmmaRegistersOp
 from treadle.dialects.loop import AllocOp as LoopAllocOp
 from treadle.dialects.loop import ArriveOp, FuncOp, WarpReduceOp
 from treadle.dialects.loop import BarrierOp as LoopBarrierOp
@@ -143,7 +143,7 @@ def lower_warp_reduce(op: WarpReduceOp) -> None:
     Rewriter.replace_op(op, [], [value])
 
 
-_TILES = (TensorLoadOp, TensorStoreOp, WgmmaOp)
+_TILES = (TensorLoadOp, TensorStoreOp, WgmmaOp, WgmmaRegistersOp)
 _TILE_ALIGNMENT = 1024
 
 

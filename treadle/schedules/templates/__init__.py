@@ -5,6 +5,7 @@ from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.attention_decode_cpu import AttentionDecodeCpu
 from treadle.schedules.templates.attention_mma import AttentionMma
+from treadle.schedules.templates.attention_wgmma import AttentionWgmma
 from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
 from treadle.schedules.templates.generic_cpu import GenericCpu
 from treadle.schedules.templates.generic_cuda import GenericCuda
@@ -37,6 +38,7 @@ TEMPLATES: dict[str, Template] = {
         WindowCpu(),
         ReduceCpu(),
         GenericCpu(),
+        AttentionWgmma(),
         AttentionMma(),
         AttentionCuda(),
         RowCuda(),

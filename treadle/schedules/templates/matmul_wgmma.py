@@ -10,11 +10,11 @@ from typing import ClassVar
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32, i32
 from xdsl.ir import SSAValue
 
-from treadle.dialects.graph import AtOp, ComputeOp, MatmulOp
-from treadle.dialects.graph import YieldOp as GraphYieldOp
+from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
+from treadle.schedules.boxes import contiguous_axis
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, tiles_of
@@ -23,9 +23,6 @@ from treadle.schedules.tiles import Region
 from treadle.schedules.warpgroups import SLAB, SPAN, OperandTile, WarpgroupBuilder
 from treadle.target import KIB, Target
 
-_ALIGNMENT = 16
-"""Bytes of which the strides of a tensor must be multiples for copies of boxes."""
-_MOST_DIMENSIONS = 5
 _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02, (128, 128): 1.08}
 """The time of an element of a block's tile, beside that of the largest.
 
@@ -123,7 +120,7 @@ def _refusal(anchor: MatmulOp) -> str | None:
     for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
         found = contiguous_axis(anchor, operand)
         if found is None:
-            return f"{name} is computed by the group, or its rows begin at no multiples of {_ALIGNMENT} bytes"
+            return f"{name} is computed by the group, or its rows begin at no multiples of 16 bytes"
         if anchor.sums is not None and found != axis:
             return f"{name}'s bytes lie across the terms"
     return None
@@ -132,39 +129,6 @@ def _refusal(anchor: MatmulOp) -> str | None:
 def _along_k(anchor: MatmulOp) -> list[tuple[SSAValue, int]]:
     """Both operands, and the axis of their terms."""
     return [(anchor.a, -1), (anchor.b, -2)]
-
-
-def contiguous_axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
-    """The axis of an operand, -1 or -2, along which its elements are neighbours in memory; None where copies of boxes
-    cannot bring it: its rows begin at no multiples of 16 bytes, or the group computes it, other than by exchanging
-    dimensions."""
-    producer, axis = operand.owner, -1
-    if isinstance(producer, ComputeOp) and producer.parent_op() is anchor.parent_op():
-        order = _permutation(producer)
-        if order is None:
-            return None
-        (read,) = producer.reads()
-        operand, axis = read.source, order[-1] - len(order)
-    assert isinstance(operand.type, TensorType)
-    shape, size = operand.type.get_shape(), byte_width(operand.type.get_element_type())
-    if len(shape) > _MOST_DIMENSIONS or axis < -2 or shape[-1] * size % _ALIGNMENT:
-        return None
-    return axis
-
-
-def _permutation(producer: ComputeOp) -> list[int] | None:
-    """For each dimension of the tensor that a definition reads, that of the result which is its index; None for a
-    definition that does more."""
-    arguments: list[SSAValue] = [*producer.body.block.args]
-    match list(producer.body.block.ops):
-        case [AtOp() as at, GraphYieldOp()] if _permutes(at, arguments):
-            return [arguments.index(each) for each in at.indices]
-        case _:
-            return None
-
-
-def _permutes(at: AtOp, arguments: Sequence[SSAValue]) -> bool:
-    return at.predicate is None and len(at.indices) == len(arguments) and {*at.indices} == {*arguments}
 
 
 @dataclass(frozen=True)
@@ -263,7 +227,7 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
                 # The products of the step before are over.
                 with b.when(step > 0):
                     pipe.release(pipe.before(stage), consumer.lane)
-            consumer.finish(0)
+            consumer.finish(0, c)
             pipe.release(pipe.stage(first + (steps - 1)), consumer.lane)
             row, column, outer = place(number)
             of_c = Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer)

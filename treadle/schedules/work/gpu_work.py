@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float
+from treadle.dialects.hopper import Exp2Op
 from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
@@ -36,6 +37,8 @@ from treadle.schedules.work.tree import (
 # What one operation on floats costs, in simple operations.
 
 _DIVISION = 10.0
+_EXP2 = 8.0
+"""One instruction, of which a multiprocessor has a unit for eight of those that multiply and add."""
 ROUNDING = 2.0
 """Instructions that round a float to tf32."""
 
@@ -51,6 +54,8 @@ def op_cost(op: Operation) -> float:
 
 def cost_of(kind: type[Operation], result: Attribute) -> float:
     """The cost of an operation of a kind that gives a type, unless it is fused with another."""
+    if kind is Exp2Op:
+        return _EXP2
     element = result.get_element_type() if isinstance(result, VectorType) else result
     if not is_float(element) or not kind.name.startswith(("arith.", "math.")) or kind is arith.ConstantOp:
         return 0.0

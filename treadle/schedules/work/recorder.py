@@ -25,10 +25,9 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph.compute import yielded
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.graph.dtypes import byte_width
-from treadle.dialects.hopper import WgmmaOp
-from treadle.dialects.hopper.barrier import WARPGROUP
-from treadle.dialects.hopper.wgmma import ROWS
+from treadle.dialects.hopper import UniformOp, WgmmaOp, WgmmaRegistersOp, WgmmaWaitOp
+from treadle.dialects.hopper.barrier import WARPGROUP, number_of
+from treadle.dialects.hopper.wgmma import ROWS, TERM_BYTES
 from treadle.dialects.loop import (
     KernelOp,
     Space,
@@ -125,6 +124,8 @@ class Recorder(ScalarRecorder):
 
     def insert(self, op: Operation) -> Scalar:
         """An operation of the loop or the vector dialect; others are as in definitions."""
+        if isinstance(op, UniformOp):
+            return op.value
         if op.dialect_name() in ("arith", "math"):
             operands = tuple(cast("Value", operand) for operand in op.operands)
             return self._of_operation(op, operands, op.results[0].type)
@@ -208,11 +209,14 @@ class Recorder(ScalarRecorder):
         self._accessed(*b, depth * width // together, lanes=1)
 
     def perform(self, op: Operation) -> None:
-        if not isinstance(op, WgmmaOp):
+        if isinstance(op, WgmmaWaitOp) and number_of(op.pending) == 0:
+            # Until the last products are over, the warpgroup has nothing else to do.
+            self._here.append(Step(is_barrier=True))
+        if not isinstance(op, WgmmaOp | WgmmaRegistersOp):
             return
         # Each of the warpgroup's warps has a quarter of the rows.
         flops = 2.0 * ROWS * WARP / WARPGROUP * op.columns * op.terms
-        self._here.append(Step(tensor=flops, tensor_bytes=byte_width(op.elements[0])))
+        self._here.append(Step(tensor=flops, tensor_bytes=TERM_BYTES // op.terms))
 
     def bulk_copy(
         self,
@@ -260,10 +264,17 @@ class Recorder(ScalarRecorder):
             yield Index(Value(_INDEX, position), self)
 
     def fold(
-        self, name: str, extent: Index | int, initial: Scalar, body: Callable[[Index, SSAValue], Scalar]
+        self,
+        name: str,
+        extent: Index | int,
+        initial: Scalar,
+        body: Callable[[Index, SSAValue], Scalar],
+        at_once: int | None = None,
     ) -> Scalar:
         carried, before = Value(initial.type), len(self._here)
-        with self.loop(name, extent) as i:
+        if isinstance(initial.type, IndexType):
+            carried.position = unknown_index()
+        with self.loop(name, extent, at_once=at_once) as i:
             result = body(i, carried)
         loop = self._here[before] if not isinstance(extent, int) or extent > 1 else None
         if isinstance(loop, Loop):

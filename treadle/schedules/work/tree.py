@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.linear import PANEL_COLUMNS
+from treadle.dialects.hopper import MBARRIER_BYTES, MbarrierType
 from treadle.dialects.loop import Space, Swizzle
 from treadle.dialects.loop.tiles import WARP
 from treadle.index.algebra import likelihood
@@ -45,7 +46,7 @@ class Buffer:
         element = self.element
         if isinstance(element, VectorType):
             return element.element_count() * byte_width(element.get_element_type())
-        return byte_width(element)
+        return MBARRIER_BYTES if isinstance(element, MbarrierType) else byte_width(element)
 
     @cached_property
     def elements(self) -> int:

@@ -88,8 +88,8 @@ def test_a_template_on_all_of_its_shapes(template: str, dtype: str, emulator_env
 
 
 def test_every_template_is_covered_in_every_type_that_it_claims() -> None:
-    names = {name for name, template in TEMPLATES.items() if template.kind == "cuda"}
-    assert set(COVERED) == names
+    """But those of warpgroups, which do not fit most of the shapes and have tests of their own."""
+    assert set(COVERED) == {name for name, template in TEMPLATES.items() if template.runs_on(TARGET)}
     for name, covered in COVERED.items():
         assert {dtype for dtype in DTYPES if fitting(name, dtype)} == set(covered.dtypes) - {TRUTHS}, name
         for dtype in covered.dtypes:

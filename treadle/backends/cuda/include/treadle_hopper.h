@@ -172,6 +172,26 @@ inline void treadle_wgmma_commit() { asm volatile("wgmma.commit_group.sync.align
 template <int PENDING> inline void treadle_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
+// What reads these sums, and follows, stays behind what is before: a wait says nothing of registers.
+template <int COUNT> inline void treadle_wgmma_sums(treadle_vec<float, 4> *sums) {
+#pragma unroll
+  for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+f"(sums[i / 4].v[i % 4]));
+}
+template <int COUNT> inline void treadle_wgmma_sums(treadle_vec<int, 4> *sums) {
+#pragma unroll
+  for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+r"(sums[i / 4].v[i % 4]));
+}
+// The assembler moves a wait for products above arithmetic that does not need it, but not above this, which needs x, which is
+// not negative: an instruction that never runs.
+inline void treadle_before_wait(float x) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 1;\n}" ::"f"(x) : "memory");
+}
+// 2 to the power of x by the one instruction; results below the normal numbers are 0.
+inline float treadle_exp2_flushed(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 // The registers of each thread of the warpgroup from here on.
 template <int REGISTERS> inline void treadle_registers_decrease() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
