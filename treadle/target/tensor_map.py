@@ -22,7 +22,7 @@ _DATA_TYPES: Mapping[str, tuple[int, int]] = {
 """By the names of element types: the number that CUtensorMapDataType has for it, and its bytes."""
 _OF_MATRICES = {0: 0, 128: 1, 64: 2, 32: 3}
 """By span: the swizzle as matrix descriptors, and the emulator, number it; CUtensorMapSwizzle has another order."""
-_MOST_DIMENSIONS, _MOST_OF_BOX = 5, 256
+MOST_DIMENSIONS, _MOST_OF_BOX = 5, 256
 _MOST_EXTENT, _MOST_STRIDE = 1 << 32, 1 << 40
 _MADE = 0xA7
 _FIELDS = struct.Struct("<QBBBBI5Q4Q5I20x")
@@ -64,8 +64,8 @@ class TensorMap:
         rank = len(self.extents)
         if self.element not in _DATA_TYPES:
             raise _error(f"elements of {self.element}", ", ".join(_DATA_TYPES))
-        if not 1 <= rank <= _MOST_DIMENSIONS:
-            raise _error(f"{rank} dimensions", f"1 to {_MOST_DIMENSIONS}")
+        if not 1 <= rank <= MOST_DIMENSIONS:
+            raise _error(f"{rank} dimensions", f"1 to {MOST_DIMENSIONS}")
         if len(self.strides) != rank - 1 or len(self.box) != rank:
             message = f"{rank} extents, {len(self.strides)} strides and a box of {len(self.box)}"
             raise _error(message, "a stride for each dimension but the innermost, and a box of as many as there are")

@@ -123,12 +123,12 @@ def product(
     head = _registers_body(left, products) if in_registers else _shared_body(left_image.data.size)
     matrix_a, matrix_b = _matrix("sa", left_image), _matrix("sb", right_image)
     kinds = f"{columns}, {a.name}, {b.name}"
-    step_b = f"b + n * {right_image.advance // 16}"
+    step_b = f"treadle_matrix_at(b, n * {right_image.advance // 16})"
     call = (
         f"treadle_wgmma_registers<{kinds}, {int(across[1])}>(sums, left[n], {step_b}, n > 0)"
         if in_registers
         else f"treadle_wgmma<{kinds}, {int(across[0])}, {int(across[1])}>"
-        f"(sums, a + n * {left_image.advance // 16}, {step_b}, n > 0)"
+        f"(sums, treadle_matrix_at(a, n * {left_image.advance // 16}), {step_b}, n > 0)"
     )
     body = f"""__shared__ alignas(1024) unsigned char sb[{right_image.data.size}];
   for (int n = t; n < {right_image.data.size}; n += 128) sb[n] = y[n];
