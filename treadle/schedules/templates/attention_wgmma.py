@@ -24,7 +24,10 @@ from treadle.schedules.templates.attention_wgmma_tile import (
 from treadle.schedules.warpgroups import REGISTERS, SLAB, SPAN
 from treadle.target import Target
 
-_LARGEST_SIZE = 256
+_LARGEST_SIZE = 192
+"""Elements of a head: with more, the assembler finds no place for the result."""
+_ALONE = 220
+"""Registers of a thread of one consumer, which keeps those that it begins with: with more the assembler spills."""
 _MULTIPROCESSORS = 132
 _RATE: Mapping[int, float] = {64: 422e12 / _MULTIPROCESSORS, 128: 623e12 / _MULTIPROCESSORS}
 _RATE_OF_MMA: Mapping[int, float] = {64: 287e12 / _MULTIPROCESSORS, 128: 309e12 / _MULTIPROCESSORS}
@@ -50,7 +53,7 @@ class AttentionWgmma(Template):
     backwards, so that all have about the same number of keys. Tiles of keys are taken from the last on; masks of
     causality and of overhang are applied in tiles that need one, which come first.
 
-    Heads of up to 256 elements are covered whose lines begin at multiples of 16 bytes, of any number of queries and
+    Heads of up to 192 elements are covered whose lines begin at multiples of 16 bytes, of any number of queries and
     keys: copies beyond a tensor write 0, keys beyond the end weigh nothing.
 
     Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", NeurIPS
@@ -115,7 +118,7 @@ class AttentionWgmma(Template):
         assert isinstance(anchor, AttentionOp)
         tile = AttentionWgmmaTile.of(choices, *_sizes(anchor))
         available = REGISTERS[tile.consumers]
-        registers = target.registers_per_thread if available is None else available[1]
+        registers = _ALONE if available is None else available[1]
         used = (
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
             ("registers a thread", tile.registers, registers),

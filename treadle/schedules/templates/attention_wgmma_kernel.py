@@ -271,8 +271,8 @@ class AttentionWgmmaKernel:
         consumer.finish(0, self.scores)
         self._release(self.of_keys, work.before + step)
         self._weigh(work, step, hides=hides)
-        self.acc.scale_rows(self.softmax.shrink)
         self.softmax.pack(self.weights)
+        self.acc.scale_rows(self.softmax.shrink)
         self._add_values(work, step)
         consumer.finish(0, self.acc)
         self._release(self.of_values, work.before + step)
@@ -291,8 +291,8 @@ class AttentionWgmmaKernel:
         b.perform(BeforeWaitOp(b.add(b.load(total, [0, 0]), b.load(total, [0, 1]))))
         consumer.finish(0, self.acc)
         self._release(self.of_values, work.before + (step - 1))
-        self.acc.scale_rows(self.softmax.shrink)
         self.softmax.pack(self.weights)
+        self.acc.scale_rows(self.softmax.shrink)
 
     def _start_scores(self, work: Work, place: Index, step: Index, *, in_turn: bool = False) -> None:
         consumer = self.consumer
