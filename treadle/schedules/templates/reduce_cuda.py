@@ -104,12 +104,14 @@ def _sizes(anchor: Anchor) -> tuple[int, int, bool]:
 
 def _along_terms(anchor: Anchor, compute: ComputeOp) -> bool:
     """Whether the terms of an element lie next to one another where they are read: of a product's operands that the
-    group computes, such as transposed ones, in what these are computed from."""
+    group computes, such as transposed ones, as many as a warp takes in what these are computed from."""
     reduce = only_reduce(compute)
     if reduce is None:
         return False
-    if isinstance(anchor, MatmulOp) and has_contiguous_rows(anchor, anchor.b, across=True):
-        return has_contiguous_rows(anchor, anchor.a)
+    if isinstance(anchor, MatmulOp) and anchor.reduction_extent >= WARP:
+        together = has_contiguous_rows(anchor, anchor.b, across=True, together=WARP)
+        if together and has_contiguous_rows(anchor, anchor.a, together=WARP):
+            return True
     return walks_contiguously(compute, reduce)
 
 
