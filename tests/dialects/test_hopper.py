@@ -76,7 +76,6 @@ def parsed(body: str) -> str:
         f"hopper.wgmma_registers %rows, %a[%i, %i, %i], %acc[%i] : vector<4x2xf16>, {A}, {ACC}",
         f"hopper.wgmma_sums %acc[%i] : {ACC}",
         "hopper.before_wait %x : f32",
-        "%y = hopper.exp2 %x : f32",
     ],
 )
 def test_text(line: str) -> None:

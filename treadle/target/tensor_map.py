@@ -71,10 +71,10 @@ class TensorMap:
             raise _error(message, "a stride for each dimension but the innermost, and a box of as many as there are")
         for extent in self.extents:
             if not 1 <= extent <= _MOST_EXTENT:
-                raise _error(f"an extent of {extent}", f"1 to {_MOST_EXTENT}")
+                raise _error(f"an extent of {extent}", f"1 to 2^32")
         for stride in self.strides:
             if stride % ALIGNMENT or not 0 < stride < _MOST_STRIDE:
-                raise _error(f"a stride of {stride} bytes", f"multiples of {ALIGNMENT} below {_MOST_STRIDE}")
+                raise _error(f"a stride of {stride} bytes", f"multiples of {ALIGNMENT} below 2^40")
         for extent in self.box:
             if not 1 <= extent <= _MOST_OF_BOX:
                 raise _error(f"a box of {extent} elements along a dimension", f"1 to {_MOST_OF_BOX}")

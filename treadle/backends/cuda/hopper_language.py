@@ -76,8 +76,6 @@ class HopperLanguage:
         match op:
             case hopper.UniformOp():
                 return f"treadle_uniform({values.at(op.value)})"
-            case hopper.Exp2Op():
-                return f"treadle_exp2_flushed({values.at(op.value)})"
             case _:
                 return None
 

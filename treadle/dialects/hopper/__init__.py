@@ -33,7 +33,6 @@ from treadle.dialects.hopper.bulk import (
 )
 from treadle.dialects.hopper.wgmma import (
     BeforeWaitOp,
-    Exp2Op,
     WgmmaCommitOp,
     WgmmaFenceOp,
     WgmmaOp,
@@ -51,7 +50,6 @@ __all__ = [
     "BulkCopyOp",
     "BulkStoreOp",
     "BulkWaitOp",
-    "Exp2Op",
     "FenceAsyncOp",
     "MbarrierArriveOp",
     "MbarrierFenceOp",
@@ -100,7 +98,6 @@ HOPPER = Dialect(
         WgmmaRegistersOp,
         WgmmaSumsOp,
         BeforeWaitOp,
-        Exp2Op,
         WgmmaFenceOp,
         WgmmaCommitOp,
         WgmmaWaitOp,

@@ -30,11 +30,10 @@ from xdsl.irdl import (
     opt_operand_def,
     opt_prop_def,
     prop_def,
-    result_def,
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
 from xdsl.utils.exceptions import VerifyException
 
 from treadle.dialects.effects import Convergent, OrdersMemory
@@ -360,29 +359,6 @@ class BeforeWaitOp(IRDLOperation):
 
     def __init__(self, value: SSAValue):
         super().__init__(operands=[value])
-
-
-@irdl_op_definition
-class Exp2Op(IRDLOperation):
-    """
-    2 to the power of a float by the one instruction: a relative error of at most 2^-22, and 0 for what is below the
-    normal numbers, as weights of a softmax that are added up to more may be.
-
-    ```mlir
-    %weight = hopper.exp2 %power : f32
-    ```
-    """
-
-    name = "hopper.exp2"
-
-    value = operand_def(f32)
-    result = result_def(f32)
-
-    traits = traits_def(Pure())
-    assembly_format = "$value attr-dict `:` type($value)"
-
-    def __init__(self, value: SSAValue):
-        super().__init__(operands=[value], result_types=[f32])
 
 
 @irdl_op_definition

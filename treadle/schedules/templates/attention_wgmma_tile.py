@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import VectorType, f32
 from xdsl.ir import SSAValue
 
 from treadle.dialects.graph.definition import Scalar
-from treadle.dialects.hopper import Exp2Op
 from treadle.dialects.loop import type_of
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, narrowed
@@ -186,8 +185,8 @@ class RowSoftmax:
         """The weight of a score relative to another; of scores that are not scaled, that one is times the unit."""
         b = self._b
         if self._scale == 1:
-            return b.insert(Exp2Op(b.binary("sub", self._times_unit(score), base)))
-        return b.insert(Exp2Op(b.mul(b.binary("sub", score, base), b.constant(self._unit, f32))))
+            return b.approximate_exp2(b.binary("sub", self._times_unit(score), base))
+        return b.approximate_exp2(b.mul(b.binary("sub", score, base), b.constant(self._unit, f32)))
 
     def pack(self, weights: SSAValue) -> None:
         """Rounds the weights to 16 bits: 16 columns of them are an operand A as they lie."""

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import VectorType
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import is_float
-from treadle.dialects.hopper import Exp2Op
 from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
 from treadle.dialects.scalar import FUNCTION_OF
 from treadle.index.positions import Digit, Position
@@ -49,13 +49,13 @@ def op_cost(op: Operation) -> float:
     A multiplication that is fused with the addition that uses it is free, a division or a function such as exp costs
     as much as the simple operations that take its time.
     """
+    if isinstance(op, math.Exp2Op) and FastMathFlag.APPROX_FUNC in op.fastmath.data:
+        return _EXP2
     return 0.0 if not op.results or _is_fused(op) else cost_of(type(op), op.results[0].type)
 
 
 def cost_of(kind: type[Operation], result: Attribute) -> float:
     """The cost of an operation of a kind that gives a type, unless it is fused with another."""
-    if kind is Exp2Op:
-        return _EXP2
     element = result.get_element_type() if isinstance(result, VectorType) else result
     if not is_float(element) or not kind.name.startswith(("arith.", "math.")) or kind is arith.ConstantOp:
         return 0.0

@@ -143,7 +143,9 @@ def product(
 #pragma unroll
   for (int n = 0; n < {products}; ++n) {call};
   treadle_wgmma_commit();
+  treadle_before_wait((float)t);
   treadle_wgmma_wait<0>();
+  treadle_wgmma_sums<{columns // 8}>(sums);
 #pragma unroll
   for (int n = 0; n < {columns // 2}; ++n) {{
     const int row = t / 32 * 16 + n / 2 % 2 * 8 + t % 32 / 4, column = n / 4 * 8 + t % 4 * 2 + n % 2;

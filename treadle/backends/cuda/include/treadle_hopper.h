@@ -186,12 +186,6 @@ template <int COUNT> inline void treadle_wgmma_sums(treadle_vec<int, 4> *sums) {
 inline void treadle_before_wait(float x) {
   asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 1;\n}" ::"f"(x) : "memory");
 }
-// 2 to the power of x by the one instruction; results below the normal numbers are 0.
-inline float treadle_exp2_flushed(float x) {
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}
 // The registers of each thread of the warpgroup from here on.
 template <int REGISTERS> inline void treadle_registers_decrease() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));

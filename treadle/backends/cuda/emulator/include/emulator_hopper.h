@@ -104,10 +104,6 @@ TREADLE_EMU_INLINE void treadle_wgmma_registers(treadle_vec<SUM, 4> *sums, tread
 
 template <int COUNT, typename SUM> TREADLE_EMU_INLINE void treadle_wgmma_sums(treadle_vec<SUM, 4> *) {}
 TREADLE_EMU_INLINE void treadle_before_wait(float) {}
-TREADLE_EMU_INLINE float treadle_exp2_flushed(float x) {
-  const float r = treadle_exp2(x);
-  return r < 0x1p-126f ? 0.0f : r;
-}
 
 template <int REGISTERS> TREADLE_EMU_INLINE void treadle_registers_decrease() { treadle_emu_registers(REGISTERS, 0); }
 template <int REGISTERS> TREADLE_EMU_INLINE void treadle_registers_increase() { treadle_emu_registers(REGISTERS, 1); }
