@@ -154,6 +154,17 @@ def test_keys_of_which_data_say_how_many_exist(length: int, offset: int | None, 
     emulated([*inputs, *numbers], build, 331, {"order": order})
 
 
+@pytest.mark.parametrize("order", [PLAIN, OVERLAPPED, IN_TURN])
+def test_a_consumer_without_rows_that_would_see_more_tiles(order: int) -> None:
+    """The one query sees 256 keys, the rows of the third consumer would see 384."""
+    inputs = [*arrays(Sizes((), 2, 2, 1, 400, 64, 64).shapes, "float16"), np.array(255)]
+
+    def build(g: Graph) -> SSAValue:
+        return g.add(AttentionOp(g[0], g[1], g[2], offset=g[3], scale=0.125, causal=True))
+
+    emulated(inputs, build, 400, {"order": order, "consumers": 3})
+
+
 def test_heads_that_are_parts_of_projections() -> None:
     """The copies bring them as they lie, and the result is stored as the next product reads it."""
     (x,) = arrays([(2, 150, 3 * 2 * 64)], "float16")

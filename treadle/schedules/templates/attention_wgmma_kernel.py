@@ -40,7 +40,9 @@ class Work:
     """A block's tile of the result, and the keys that it reads.
 
     first_row: of the block; head: of queries and result; shared_head: of keys and values
-    steps: tiles of keys that some row sees, at least one; before: those of the block's tiles before
+    steps: tiles of keys that some row sees, at least one; before: those of the block's tiles before, or as many more or
+    less as pipes do not notice
+    number: of the block's tiles before
     """
 
     first_row: Index
@@ -96,7 +98,7 @@ class AttentionWgmmaKernel:
         b, total = self.b, self.heads * self.row_tiles
         rounds = ceil(total / self.blocks)
 
-        def round(n: Index, before: Index) -> Work:
+        def one(n: Index, before: Index) -> Work:
             place = b.block
             if self.causal and rounds > 1:
                 place = (n % 2).equals(0).select(b.block, self.blocks - 1 - b.block)
@@ -107,18 +109,18 @@ class AttentionWgmmaKernel:
             return work
 
         def carried(n: Index, before: SSAValue) -> SSAValue:
-            work = round(n, Index(before, b))
+            work = one(n, Index(before, b))
             # Pipes tell stages and parities of phases, no more.
             return ((work.before + work.steps) % (2 * self.tile.stages)).value
 
         if rounds == 1:
-            round(b.index(0), b.index(0))
+            one(b.index(0), b.index(0))
         elif self.causal or not isinstance(self.length, int):
             b.fold("n", rounds, b.constant(0), carried, at_once=1)
         else:
             steps = ceil(self.length / self.tile.columns)
             with b.loop("n", rounds, at_once=1) as n:
-                round(n, n * steps)
+                one(n, n * steps)
 
     def _work(self, tile: Index, number: Index, before: Index) -> Work:
         each = self.group * self.row_tiles
@@ -232,7 +234,8 @@ class AttentionWgmmaKernel:
         masked = b.index(1)
         if self.causal:
             clear = (work.first_row + consumer.number * SLAB + self.offset + 1).min(self.length)
-            masked = steps - (clear.max(0) // tile.columns)
+            # Rows that do not exist may see more than the block's.
+            masked = (steps - (clear.max(0) // tile.columns)).max(0)
         is_ragged = end_of(self.length, tile.columns) is not None
         first = b.index(0)
         if tile.order == PLAIN:
