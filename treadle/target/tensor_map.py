@@ -71,7 +71,7 @@ class TensorMap:
             raise _error(message, "a stride for each dimension but the innermost, and a box of as many as there are")
         for extent in self.extents:
             if not 1 <= extent <= _MOST_EXTENT:
-                raise _error(f"an extent of {extent}", f"1 to 2^32")
+                raise _error(f"an extent of {extent}", "1 to 2^32")
         for stride in self.strides:
             if stride % ALIGNMENT or not 0 < stride < _MOST_STRIDE:
                 raise _error(f"a stride of {stride} bytes", f"multiples of {ALIGNMENT} below 2^40")
