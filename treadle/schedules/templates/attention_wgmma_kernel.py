@@ -234,8 +234,8 @@ class AttentionWgmmaKernel:
         masked = b.index(1)
         if self.causal:
             clear = (work.first_row + consumer.number * SLAB + self.offset + 1).min(self.length)
-            # Rows that do not exist may see more than the block's.
-            masked = (steps - (clear.max(0) // tile.columns)).max(0)
+            # Rows that do not exist may see more tiles than those that do.
+            masked = steps - (clear.max(0) // tile.columns).min(steps)
         is_ragged = end_of(self.length, tile.columns) is not None
         first = b.index(0)
         if tile.order == PLAIN:
