@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -232,3 +233,16 @@ HOPPER_CASES: Mapping[str, HopperCase] = {**_BARRIER_CASES, **_COPY_CASES, **PRO
 def kernel_of(name: str) -> str:
     """The name of a case's kernel."""
     return "case_" + name.replace(" ", "_")
+
+
+def kernels_of(names: Iterable[str]) -> str:
+    """The text of these cases' kernels; a specialisation that several have is there once."""
+    seen: set[str] = set()
+
+    def first(match: re.Match[str]) -> str:
+        again = match[0] in seen
+        seen.add(match[0])
+        return "" if again else match[0]
+
+    text = "".join(HOPPER_CASES[name].text(kernel_of(name)) for name in names)
+    return re.sub(r"#ifndef TREADLE_NO_DEVICE_BODIES\n.*?#endif\n", first, text, flags=re.S)
