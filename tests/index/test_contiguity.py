@@ -14,7 +14,17 @@ from xdsl.parser import Parser
 
 from treadle.dialects.registry import treadle_context
 from treadle.index.algebra import Comparison, stride_along
-from treadle.index.contiguity import LANE, Lanes, agree, in_lanes, is_run, moves_as_vectors, varies, widest
+from treadle.index.contiguity import (
+    LANE,
+    Lanes,
+    agree,
+    in_lanes,
+    is_run,
+    merged_dimensions,
+    moves_as_vectors,
+    varies,
+    widest,
+)
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader
 
@@ -23,6 +33,16 @@ COMPARE = {
     "slt": operator.lt, "sle": operator.le, "sgt": operator.gt,
     "sge": operator.ge, "eq": operator.eq, "ne": operator.ne,
 }  # fmt: skip
+
+
+def test_dimensions_that_one_variable_moves_along_are_one() -> None:
+    i, j = var("i", 0, 99), var("j", 0, 3)
+    digits = [i // 12 % 4, i // 4 % 3, i % 4]
+    assert merged_dimensions([4, 3, 4], digits, ["i"]) == ([48], [i % 48])
+    assert merged_dimensions([9, 12, 4], [i // 12, i % 12, j], ["i", "j"]) == ([108, 4], [i, j])
+    # Beyond the end of the second dimension the next row would begin.
+    for places in ([i // 12, i % 16], [i, i], [i, j]):
+        assert merged_dimensions([9, 12], places, ["i"]) == ([9, 12], places)
 
 
 def addresses(extent: int) -> list[Expr]:

@@ -142,10 +142,17 @@ def _heads(g: Graph) -> SSAValue:
     return g.add(TransposeOp(g.add(ReshapeOp(product, [4, 32, 3, 64])), [0, 2, 1, 3]))
 
 
+def _batch(g: Graph) -> SSAValue:
+    """Two matrices of 75 rows as one of 150."""
+    product = g.add(MatmulOp(g.add(ReshapeOp(g[0], [150, 72])), g[1]))
+    return g.add(UnaryOp("relu", g.add(ReshapeOp(product, [2, 75, 192]))))
+
+
 A, B = (70, 64), (64, 136)
 EPILOGUES: dict[str, tuple[Callable[[Graph], SSAValue], tuple[Shape, ...], bool]] = {
     "bias, residual, relu": (_block, (A, B, (136,), (70, 136)), True),
     "heads before rows": (_heads, ((128, 72), (72, 192)), True),
+    "a batch as rows": (_batch, ((2, 75, 72), (72, 192)), True),
     "a cast of the result": (lambda g: g.add(CastOp(g.add(MatmulOp(g[0], g[1])), f32)), (A, B), False),
     "a transpose of the result": (
         lambda g: g.add(TransposeOp(g.add(MatmulOp(g[0], g[1])), [1, 0])),

@@ -6,7 +6,7 @@ consecutive lanes access consecutive elements, and lane 0 one at a multiple of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, SSAValue
 
 from treadle.index.algebra import Comparison, alignment, depends_on, function_of, split_linear
-from treadle.index.expr import Expr, const, floordiv, var
+from treadle.index.expr import Expr, const, floordiv, is_inside, var
 from treadle.index.reader import IndexReader
 
 LANE = "lane"
@@ -56,6 +56,21 @@ def agree(comparison: Comparison, lanes: int) -> bool:
 def moves_as_vectors(positions: Iterable[Expr], conditions: Iterable[Comparison], lanes: int) -> bool:
     """Whether every position is uniform or a run, under conditions on which the lanes agree."""
     return all(not varies(p) or is_run(p, lanes) for p in positions) and all(agree(c, lanes) for c in conditions)
+
+
+def merged_dimensions(
+    extents: Sequence[int], places: Sequence[Expr], keys: Iterable[Hashable]
+) -> tuple[list[int], list[Expr]]:
+    """A tensor's extents, and an element's place along each, where neighbouring dimensions that a variable of `keys`
+    moves along together are one: `i div 4` and `i mod 4` along 3 and 4 are `i` along 12."""
+    extents, places, keys = list(extents), list(places), list(keys)
+    for n in reversed(range(len(extents) - 1)):
+        outer, inner, extent = places[n], places[n + 1], extents[n + 1]
+        shared = any(depends_on(outer, key) and depends_on(inner, key) for key in keys)
+        if shared and is_inside(inner.range(), (0, extent - 1)):
+            places[n : n + 2] = [outer * extent + inner]
+            extents[n : n + 2] = [extents[n] * extent]
+    return extents, places
 
 
 def widest(most: int, allows: Callable[[int], bool]) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph import YieldOp as GraphYieldOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.index.algebra import depends_on
+from treadle.index.contiguity import merged_dimensions
 from treadle.index.expr import Expr, const
 from treadle.index.reader import IndexReader
 from treadle.target.tensor_map import ALIGNMENT, MOST_DIMENSIONS
@@ -30,8 +34,11 @@ def contiguous_axis(anchor: Operation, operand: SSAValue, whole: int | None = No
             return None
         operand = read.source
         assert isinstance(operand.type, TensorType)
-        extents = operand.type.get_shape()
-        rows, columns = (_moved(read, argument) for argument in list(producer.body.block.args)[-2:])
+        arguments = list(producer.body.block.args)[-2:]
+        reader = IndexReader()
+        indices = [reader.read(index) for index in read.indices]
+        extents, places = merged_dimensions(operand.type.get_shape(), indices, arguments)
+        rows, columns = (_moved(places, argument) for argument in arguments)
         if rows is None or columns is None or rows[0] == columns[0]:
             return None
         is_whole_row = rows[1] == 0 and extents[rows[0]] == m
@@ -58,17 +65,14 @@ def _only_read(producer: ComputeOp) -> AtOp | None:
     return read if isinstance(read, AtOp) and read.predicate is None else None
 
 
-def _moved(read: AtOp, argument: SSAValue) -> tuple[int, Expr] | None:
+def _moved(places: Sequence[Expr], argument: SSAValue) -> tuple[int, Expr] | None:
     """The dimension along which an argument moves, one for one, and where it starts; None for anything else."""
-    plain = [n for n, index in enumerate(read.indices) if index is argument]
-    reader = IndexReader()
-    places = [reader.read(index) for index in read.indices]
-    found = plain or [n for n, place in enumerate(places) if any(v.key is argument for v in place.vars())]
+    found = [n for n, place in enumerate(places) if depends_on(place, argument)]
     if len(found) != 1:
         return None
-    start = const(0) if plain else places[found[0]].substitute({argument: const(0)})
+    start = places[found[0]].substitute({argument: const(0)})
     moved = (places[found[0]] - start).as_atom()
-    return (found[0], start) if plain or getattr(moved, "key", None) is argument else None
+    return (found[0], start) if getattr(moved, "key", None) is argument else None
 
 
 __all__ = ["contiguous_axis"]

@@ -51,6 +51,31 @@ loop.func @exchanged(%A: memref<256x12x64xf16>, %C: memref<1xf16>) grid(%b in 12
 // CHECK:         hopper.tensor_load %map_A[%b, %{{.*}}, %{{.*}}] to %tile[%c0, %c0, %c0] at %full[%c0]
 // CHECK:         hopper.tensor_load %map_A[%b, %{{.*}}, %{{.*}}] to %tile[%c1, %c0, %c0] at %full[%c1]
 
+// Two dimensions along which rows move together are one, of 300.
+loop.func @batches(%A: memref<3x100x64xf16>, %C: memref<1xf16>) grid(%b in 3) threads(%t in 128) {
+  %tile = loop.alloc : memref<2x128x64xf16, #loop.swizzle<8, 1, 8>, #loop.space<shared>>
+  %full = loop.alloc : memref<2x!hopper.mbarrier, #loop.space<shared>>
+  %zero = arith.constant 0.0 : f16
+  %c0 = arith.constant 0 : index
+  %c100 = arith.constant 100 : index
+  %c128 = arith.constant 128 : index
+  %c300 = arith.constant 300 : index
+  hopper.bulk_copy to %tile[%c0, %c0, %c0] at %full[%c0] {
+  ^bb0(%r : index, %c : index):
+    %first = arith.muli %b, %c128 : index
+    %at = arith.addi %first, %r : index
+    %batch = arith.divui %at, %c100 : index
+    %row = arith.remui %at, %c100 : index
+    %inside = arith.cmpi slt, %at, %c300 : index
+    %v = loop.load %A[%batch, %row, %c] where %inside else %zero : memref<3x100x64xf16>
+    hopper.yield %v : f16
+  } : memref<2x128x64xf16, #loop.swizzle<8, 1, 8>, #loop.space<shared>>, memref<2x!hopper.mbarrier, #loop.space<shared>>
+}
+
+// CHECK-LABEL: @batches
+// CHECK:         %map_A = hopper.tensor_map %A extents [300, 64] strides [128] box [128, 64] swizzle 128 : memref<3x100x64xf16>
+// CHECK:         hopper.tensor_load %map_A[%{{.*}}, %{{.*}}] to %tile[%c0, %c0, %c0] at %full[%c0]
+
 // A warp's 16 rows and 64 columns go to shared memory, and from there to a box; beyond the tensor nothing is stored.
 loop.func @stored(%X: memref<1xf16>, %C: memref<300x64xf16>) grid(%b in 19) threads(%t in 32) {
   %c0 = arith.constant 0 : index

@@ -46,6 +46,8 @@ from treadle.dialects.loop import (
 from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import ForOp
 from treadle.errors import TreadleError
+from treadle.index.algebra import depends_on
+from treadle.index.contiguity import merged_dimensions
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, var
 from treadle.index.reader import IndexReader, comparisons_in
@@ -223,10 +225,12 @@ class _Former:
     ) -> tuple[TensorMap, list[Expr]]:
         """The map whose boxes are what is accessed while `place` runs over some extents, and where the box begins.
         Raises _NoBox."""
-        starts, moved = self._dimensions(access, place)
-        self._check_predicate(access)
         type = type_of(access.buffer)
-        shape, size = type.get_shape(), byte_width(type.get_element_type())
+        indices = [self._reader.read(index) for index in access.indices]
+        shape, places = merged_dimensions(type.get_shape(), indices, place)
+        starts, moved = _dimensions(places, place)
+        self._check_predicate(access, [*zip(type.get_shape(), indices, strict=True), *zip(shape, places, strict=True)])
+        size = byte_width(type.get_element_type())
         strides = [prod(shape[n + 1 :]) * size for n in range(len(shape))]
         # Where nothing moves and there is one element, no coordinate is needed.
         order = [*(n for n in range(len(shape)) if n not in moved and shape[n] > 1), *moved]
@@ -240,34 +244,13 @@ class _Former:
             raise _NoBox(error.message, str(error.accepted)) from error
         return map, [starts[n] for n in order]
 
-    def _dimensions(self, access: LoadOp | StoreOp, place: Sequence[SSAValue]) -> tuple[list[Expr], list[int]]:
-        """Where the box begins along each dimension of the tensor; along which dimension each of `place` moves."""
-        moved: dict[SSAValue, int] = {}
-        starts: list[Expr] = []
-        for dimension, index in enumerate(access.indices):
-            at = self._reader.read(index)
-            inner = [each for each in place if each in {v.key for v in at.vars()}]
-            start = at.substitute({each: const(0) for each in inner})
-            if len(inner) > 1 or (inner and (inner[0] in moved or at - start != _variable(at, inner[0]))):
-                raise _NoBox(f"dimension {dimension} of the tensor is indexed by {at}")
-            if inner:
-                moved[inner[0]] = dimension
-            starts.append(start)
-        missing = [n for n, each in enumerate(place) if each not in moved]
-        if missing:
-            raise _NoBox(f"argument {missing[0]} moves along no dimension")
-        return starts, [moved[each] for each in place]
-
-    def _check_predicate(self, access: LoadOp | StoreOp) -> None:
-        """Raises _NoBox for a predicate that is false anywhere inside of the tensor."""
+    def _check_predicate(self, access: LoadOp | StoreOp, dimensions: Sequence[tuple[int, Expr]]) -> None:
+        """Raises _NoBox for a predicate that is false inside of the tensor, of these extents at these places."""
         if access.predicate is None:
             return
-        shape = type_of(access.buffer).get_shape()
-        places = [self._reader.read(index) for index in access.indices]
-        ends = [place - extent for place, extent in zip(places, shape, strict=True)]
         for each in comparisons_in(self._reader, access.predicate):
-            is_end = each.kind == "slt" and any(each.difference == end for end in ends)
-            is_start = each.kind == "sge" and any(each.difference == place for place in places)
+            is_end = each.kind == "slt" and any(each.difference == place - extent for extent, place in dimensions)
+            is_start = each.kind == "sge" and any(each.difference == place for _, place in dimensions)
             if not is_end and not is_start and each.truth() is not True:
                 raise _NoBox(f"elements are left out where {each.difference} {each.kind} 0 is false")
 
@@ -280,6 +263,24 @@ class _Former:
             Rewriter.insert_op(made, InsertPoint.at_start(self._kernel.body.block))
             self._maps[known] = made.result
         return self._maps[known]
+
+
+def _dimensions(places: Sequence[Expr], arguments: Sequence[SSAValue]) -> tuple[list[Expr], list[int]]:
+    """Where a box begins along each dimension of the tensor; along which dimension each argument moves."""
+    moved: dict[SSAValue, int] = {}
+    starts: list[Expr] = []
+    for dimension, place in enumerate(places):
+        inner = [each for each in arguments if depends_on(place, each)]
+        start = place.substitute({each: const(0) for each in inner})
+        if len(inner) > 1 or (inner and (inner[0] in moved or place - start != _variable(place, inner[0]))):
+            raise _NoBox(f"dimension {dimension} of the tensor is indexed by {place}")
+        if inner:
+            moved[inner[0]] = dimension
+        starts.append(start)
+    missing = [n for n, each in enumerate(arguments) if each not in moved]
+    if missing:
+        raise _NoBox(f"argument {missing[0]} moves along no dimension")
+    return starts, [moved[each] for each in arguments]
 
 
 def _variable(place: Expr, argument: SSAValue) -> Expr:
