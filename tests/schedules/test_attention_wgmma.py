@@ -282,6 +282,12 @@ def test_the_default_is_what_was_faster(heads: int, m: int, size: int, is_defaul
         TEMPLATE.check(anchor, TEMPLATE.default(anchor, HOPPER), HOPPER, "default")
 
 
+def test_the_tile_follows_from_the_waves() -> None:
+    """3 x 96 tiles of 192 rows take three turns of 132 multiprocessors, 4 x 96 of 128 rows as many."""
+    assert TEMPLATE.default(of_heads(64, 2048, 64), HOPPER)["consumers"] == 3
+    assert TEMPLATE.default(of_heads(96, 512, 64), HOPPER)["consumers"] == 2
+
+
 def test_masks_and_other_targets_are_left_to_others() -> None:
     masked, plain = of_heads(16, 4096, 128, mask=(1, 1, 1, 4096)), of_heads(16, 4096, 128)
     for anchor, target in ((masked, HOPPER), (plain, Target.parse("sm_90"))):
@@ -296,6 +302,17 @@ def test_what_no_box_brings_is_refused(sizes: Sizes) -> None:
     assert not TEMPLATE.fits(attention(sizes, "float16"))
     assert TEMPLATE.fits(attention(Sizes((), 1, 1, 8, 8, 64, 64), "float16"))
     assert not TEMPLATE.fits(attention(Sizes((), 1, 1, 8, 8, 64, 64), "float32"))
+
+
+def test_why_it_is_not_the_default() -> None:
+    masked, few = of_heads(16, 4096, 128, mask=(1, 1, 1, 4096)), of_heads(12, 128, 64)
+    assert TEMPLATE.obstacle(masked, HOPPER) == "with a mask it has not been measured"
+    assert TEMPLATE.obstacle(few, HOPPER) == "attention_mma is predicted to end earlier"
+    assert TEMPLATE.obstacle(of_heads(16, 4096, 256), HOPPER) == "heads of more than 192 elements"
+    lines = TEMPLATE.obstacle(of_heads(16, 4096, 60), HOPPER)
+    assert lines == "queries are computed by the group, or their lines begin at no multiples of 16 bytes"
+    assert "sm_90 has no products of warpgroups" in (TEMPLATE.obstacle(few, Target.parse("sm_90")) or "")
+    assert TEMPLATE.obstacle(few, Target.parse("sm_80")) is None
 
 
 def test_limits() -> None:

@@ -40,6 +40,7 @@ from treadle.dialects.loop import Space, swizzle_of_rows, type_of
 from treadle.dialects.loop.tiles import WARP
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
 from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
+from treadle.target import Target
 
 WARPGROUP, WARPS, SLAB = 128, 4, 64
 """Threads of a warpgroup, its warps, and rows that it multiplies at a time."""
@@ -48,6 +49,13 @@ SPAN = 128
 REGISTERS = {1: None, 2: (40, 232), 3: (32, 160)}
 """Of a thread of the producer and of the consumers, by the number of these: all that a multiprocessor has. One consumer
 needs none of the producer's."""
+
+
+def without_warpgroups(target: Target) -> str:
+    """Why a target of compute capability 9.0 has no kernels of warpgroups."""
+    return f"{target.name} has no products of warpgroups: sm_90a has them, and every device of {target.name}"
+
+
 TERM_BYTES = 32
 """Along the terms, of one product."""
 FRAGMENT_TERMS = 16
@@ -316,4 +324,7 @@ class Consumer(TileBuilder):
         return operand.buffer, [self.b.index(each).value for each in operand.start(stage, own, term)]
 
 
-__all__ = ["SLAB", "SPAN", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe", "WarpgroupBuilder"]
+__all__ = [
+    "REGISTERS", "SLAB", "SPAN", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe", "WarpgroupBuilder",
+    "without_warpgroups",
+]  # fmt: skip

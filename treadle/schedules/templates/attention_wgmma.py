@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from treadle.schedules.templates.attention_wgmma_tile import (
     PLAIN,
     AttentionWgmmaTile,
 )
-from treadle.schedules.warpgroups import REGISTERS, SLAB, SPAN
+from treadle.schedules.warpgroups import REGISTERS, SLAB, SPAN, without_warpgroups
 from treadle.target import Target
 
 _LARGEST_SIZE = 192
@@ -29,10 +30,27 @@ _LARGEST_SIZE = 192
 _ALONE = 220
 """Registers of a thread of one consumer, which keeps those that it begins with: with more the assembler spills."""
 _MULTIPROCESSORS = 132
-_RATE: Mapping[int, float] = {64: 422e12 / _MULTIPROCESSORS, 128: 623e12 / _MULTIPROCESSORS}
 _RATE_OF_MMA: Mapping[int, float] = {64: 287e12 / _MULTIPROCESSORS, 128: 309e12 / _MULTIPROCESSORS}
-"""Operations a second of a multiprocessor of an H100, by the size of heads: of this kernel at 4 x 16 x 2048 and 16 x
-4096, and of `attention_mma` at 16 x 2048 and 16 x 4096."""
+"""Operations a second of a multiprocessor of an H100, by the size of heads: of `attention_mma` at 16 x 2048 and 16 x
+4096."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A schedule that was measured on an H100: operations a second while all its multiprocessors have tiles."""
+
+    columns: int
+    consumers: int
+    stages: int
+    rate: float
+
+
+_MEASURED: Mapping[int, Sequence[_Measured]] = {
+    64: (_Measured(128, 3, 3, 488e12), _Measured(192, 2, 2, 433e12)),
+    128: (_Measured(128, 2, 2, 642e12),),
+}
+"""By the size of heads, at 4 x 16 x 2048 and 16 x 4096 queries and keys: 421, 407 and 623 TFLOP/s, which are these
+rates where 704, 1024 and 512 tiles take 6, 8 and 4 turns, and 11 tiles of 192 keys have 2048."""
 _LATER = 2.6e-6
 """Seconds by which this kernel ends after `attention_mma` where neither has much to do: 5.8 and 3.2 us on an H100 for
 12 heads of 128 queries and keys of 64 elements."""
@@ -79,38 +97,38 @@ class AttentionWgmma(Template):
         return super().runs_on(target) and target.has_warpgroups
 
     def fits(self, anchor: Anchor) -> bool:
-        if not isinstance(anchor, AttentionOp) or DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
-            return False
-        if not isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type):
-            return False
-        size, width = _sizes(anchor)
-        if max(size, width) > _LARGEST_SIZE or not prod(anchor.scores_shape):
-            return False
-        operands = (anchor.q, anchor.k, anchor.v)
-        return all(contiguous_axis(anchor, operand, SPAN // ELEMENT_BYTES) == -1 for operand in operands)
+        return isinstance(anchor, AttentionOp) and _refusal(anchor) is None
+
+    def obstacle(self, anchor: Anchor, target: Target) -> str | None:
+        if not isinstance(anchor, AttentionOp) or target.capability != self.least_capability:
+            return None
+        if not self.runs_on(target):
+            return without_warpgroups(target)
+        why = _refusal(anchor)
+        if why is None and anchor.mask is not None:
+            return "with a mask it has not been measured"
+        if why is None and not self.has_default(anchor, target):
+            return "attention_mma is predicted to end earlier"
+        return why
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
         """Whether there is enough to do to be faster than `attention_mma`. Loads of masks have not been measured."""
         if not isinstance(anchor, AttentionOp) or anchor.mask is not None:
             return False
-        size = _measured_size(anchor)
-        tile = AttentionWgmmaTile.of(self.default(anchor, target), *_sizes(anchor))
-        flops = 2 * sum(_sizes(anchor)) * anchor.scores_shape[-1]
-        heads, m = prod(anchor.shape[:-2]), anchor.shape[-2]
-        rows = ceil(heads * ceil(m / tile.rows) / target.multiprocessors) * tile.rows
-        seconds = _LATER + flops * rows / _RATE[size]
-        return seconds <= flops * heads * m / target.multiprocessors / _RATE_OF_MMA[size]
+        flops = 2 * sum(_sizes(anchor)) * prod(anchor.scores_shape) / target.multiprocessors
+        seconds = _LATER + _seconds(anchor, _fastest(anchor, target), target)
+        return seconds <= flops / _RATE_OF_MMA[_measured_size(anchor)]
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
-        """The fastest that was measured on an H100 of each size of heads, of no more rows than there are."""
+        """Of those that were measured on an H100 for the size of heads the one that ends first, of no more rows than
+        there are."""
         assert isinstance(anchor, AttentionOp)
-        largest, useful = max(_sizes(anchor)), ceil(anchor.shape[-2] / SLAB)
-        if largest <= 64:
-            return {"columns": 128, "consumers": min(3, useful), "stages": 3, "order": IN_TURN}
+        found = _fastest(anchor, target)
+        columns = found.columns if max(_sizes(anchor)) <= 128 else 64
         return {
-            "columns": 128 if largest <= 128 else 64,
-            "consumers": min(2, useful),
-            "stages": 2,
+            "columns": columns,
+            "consumers": _consumers(anchor, found),
+            "stages": found.stages,
             "order": IN_TURN,
         }
 
@@ -129,6 +147,39 @@ class AttentionWgmma(Template):
         assert isinstance(anchor, AttentionOp)
         tile = AttentionWgmmaTile.of(choices, *_sizes(anchor))
         return AttentionWgmmaKernel(anchor, tile, target.multiprocessors, _group(anchor, target)).build(name)
+
+
+def _refusal(anchor: AttentionOp) -> str | None:
+    """Why copies of boxes and products of warpgroups cannot compute attention; None if they can."""
+    if DYNAMIC_INDEX in (*anchor.scores_shape, *anchor.shape):
+        return "its extents change"
+    type = anchor.type.get_element_type()
+    if not isinstance(type, Float16Type | BFloat16Type):
+        return f"its elements are {type}: f16 and bf16 are multiplied so"
+    if max(_sizes(anchor)) > _LARGEST_SIZE:
+        return f"heads of more than {_LARGEST_SIZE} elements"
+    if not prod(anchor.scores_shape):
+        return "it has no scores"
+    for name, operand in zip(("queries", "keys", "values"), (anchor.q, anchor.k, anchor.v), strict=True):
+        if contiguous_axis(anchor, operand, SPAN // ELEMENT_BYTES) != -1:
+            return f"{name} are computed by the group, or their lines begin at no multiples of 16 bytes"
+    return None
+
+
+def _consumers(anchor: AttentionOp, schedule: _Measured) -> int:
+    return min(schedule.consumers, ceil(anchor.shape[-2] / SLAB))
+
+
+def _seconds(anchor: AttentionOp, schedule: _Measured, target: Target) -> float:
+    """How long the multiprocessor computes that has most tiles, causality left aside."""
+    heads, m, keys = prod(anchor.shape[:-2]), *anchor.scores_shape[-2:]
+    rows, columns = _consumers(anchor, schedule) * SLAB, schedule.columns
+    scores = ceil(heads * ceil(m / rows) / target.multiprocessors) * rows * ceil(keys / columns) * columns
+    return 2 * sum(_sizes(anchor)) * scores / (schedule.rate / _MULTIPROCESSORS)
+
+
+def _fastest(anchor: AttentionOp, target: Target) -> _Measured:
+    return min(_MEASURED[_measured_size(anchor)], key=lambda each: _seconds(anchor, each, target))
 
 
 def _sizes(anchor: AttentionOp) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair
 from treadle.schedules.tiles import Region
-from treadle.schedules.warpgroups import SLAB, SPAN, OperandTile, WarpgroupBuilder
+from treadle.schedules.warpgroups import SLAB, SPAN, OperandTile, WarpgroupBuilder, without_warpgroups
 from treadle.target import KIB, Target
 
 _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02, (128, 128): 1.08}
@@ -71,7 +71,7 @@ class MatmulWgmma(Template):
         if not isinstance(anchor, MatmulOp) or target.capability != self.least_capability:
             return None
         if not self.runs_on(target):
-            return f"{target.name} has no products of warpgroups: sm_90a has them, and every device of {target.name}"
+            return without_warpgroups(target)
         why = _refusal(anchor)
         if why is None and not self.has_default(anchor, target):
             return f"its tiles are too few for {target.multiprocessors} multiprocessors"
