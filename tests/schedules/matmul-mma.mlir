@@ -11,11 +11,11 @@ func.func @main(%x: tensor<256x96xf16>, %w: tensor<192x96xf16>) -> tensor<256x19
 
 // The transpose is fused into the copies of B, whose rows in shared memory lie as they do in global memory.
 // CHECK:      loop.kernel
-// CHECK-DAG:  loop.alloc : memref<4x32x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
-// CHECK-DAG:  loop.alloc : memref<4x64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+// CHECK-DAG:  loop.alloc : memref<5x32x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
+// CHECK-DAG:  loop.alloc : memref<5x64x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>
 // CHECK:      loop.copy async (%{{.*}} in 8) to %shared_b
 // CHECK:      loop.commit
-// CHECK:      loop.wait 2
+// CHECK:      loop.wait 3
 // CHECK-NEXT: loop.barrier
 // CHECK:      loop.load_matrix %shared_a
 // CHECK:      loop.load_matrix %shared_b
@@ -30,11 +30,11 @@ func.func @main(%x: tensor<256x96xf16>, %w: tensor<192x96xf16>) -> tensor<256x19
 // LOOPS-COUNT-2: loop.async_copy 8
 // LOOPS:         vector.store %{{.*}}, %C[
 
-// TEXT:      __shared__ treadle_half shared_b[4][64][32];
+// TEXT:      __shared__ treadle_half shared_b[5][64][32];
 // TEXT:      treadle_vec<float, 4> acc[1][2][2];
 // TEXT:      {{\^}}
 // TEXT:      treadle_cp_async_16(&shared_b[
-// TEXT:      treadle_cp_async_wait<2>();
+// TEXT:      treadle_cp_async_wait<3>();
 // TEXT-NEXT: treadle_barrier();
 // TEXT:      treadle_vec<unsigned, 4> regs_a[1];
 // TEXT:      = treadle_ldmatrix_x4(&shared_b[

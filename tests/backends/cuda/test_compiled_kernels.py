@@ -155,6 +155,8 @@ def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
     build, shapes = GRAPHS[template]
     graph = Graph(*(np.zeros(shape, DTYPES.get(template, np.float32)) for shape in shapes))
     module: ModuleOp = graph.module(build(graph))
+    if template in HALVES and target.has_warpgroups:
+        target = Target.parse("sm_90")  # which takes products of warps for those of warpgroups
     if template == "matmul_tf32":
         scheduled(module, template, {}, target)
     else:
@@ -167,7 +169,9 @@ def _lowered(template: str, target: Target) -> tuple[KernelOp, Unit]:
 
 
 def test_every_template_is_compiled_here() -> None:
-    assert {name for name, template in TEMPLATES.items() if template.kind == "cuda"} | {BY_HAND} == set(EXPECTED)
+    """Those of warpgroups have tests of their own: `test_matmul_wgmma.py`, `test_attention_wgmma.py`."""
+    found = {name for name, template in TEMPLATES.items() if template.kind == "cuda" and not name.endswith("_wgmma")}
+    assert found | {BY_HAND} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("arch", every(3, ARCHS))

@@ -86,7 +86,7 @@ def test_kernels_are_prepared_for_pointers_and_launched_on_the_stream(cuda: Magi
     function = driver.load(b"image", "k", 3, 65536)
     prepared = cuda.module_from_buffer.return_value.get_function.return_value
     cuda.module_from_buffer.assert_called_once_with(b"image")
-    prepared.prepare.assert_called_once_with("PPP")
+    prepared.prepare.assert_called_once_with(["P", "P", "P"])
     prepared.set_attribute.assert_called_once_with(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536)
     driver.launch([BoundLaunch(function, (2, 1, 1), (32, 1, 1), (1, 2, 3), 65536)])
     prepared.prepared_async_call.assert_called_once_with(

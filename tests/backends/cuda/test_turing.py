@@ -111,7 +111,7 @@ def test_a_template_for_tensor_cores_is_refused() -> None:
     ):
         treadle.compile(ir.parse(text), T4, after="schedule")
     found = {name for name, template in TEMPLATES.items() if template.kind == "cuda" and not template.runs_on(T4)}
-    assert found == {"matmul_mma", "matmul_int8", "matmul_tf32", "attention_mma"}
+    assert found == {"matmul_mma", "matmul_int8", "matmul_tf32", "matmul_wgmma", "attention_mma", "attention_wgmma"}
 
 
 def test_kernels_of_a_later_gpu_are_refused() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from xdsl.dialects.builtin import TensorType
 
-from tests.schedules.work.works import CPU_CASES, GPU_CASES, candidates, on_kernel, tasks
+from tests.schedules.work.works import CPU_CASES, GPU_CASES, WARPGROUP_CASES, candidates, on_kernel, tasks
 from treadle.dialects.graph import ComputeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import UseAttr
@@ -56,10 +56,18 @@ def seconds(work: Work | GpuWork, target: Target) -> float:
     return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
 
 
+@pytest.mark.parametrize("name", WARPGROUP_CASES)
+def test_kernels_of_warpgroups_have_a_time(name: str) -> None:
+    target, found = tasks(name, is_gpu=True)
+    for task in found:
+        for _, replayed in candidates(task, EACH, name):
+            assert 1e-8 < seconds(work_of(Group(task.search.anchor), replayed, target), target) < 1e-3
+
+
 def test_every_template_is_predicted() -> None:
     """The cases above have candidates of every one."""
     seen: set[str] = set()
-    for is_gpu, cases in ((True, GPU_CASES), (False, CPU_CASES)):
+    for is_gpu, cases in ((True, {**GPU_CASES, **WARPGROUP_CASES}), (False, CPU_CASES)):
         for name in cases:
             for task in tasks(name, is_gpu=is_gpu)[1]:
                 uses = [use for _, use in candidates(task, EACH, name) if isinstance(use, UseAttr)]

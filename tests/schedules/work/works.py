@@ -207,12 +207,17 @@ GPU_CASES: Mapping[str, tuple[str, Case]] = {
     "pointwise": (A100, Case(((64, 128), (128,)), pointwise)),
     "transpose": (A100, Case(((2, 16, 12, 12),), turned)),
 }
+WARPGROUP_CASES: Mapping[str, tuple[str, Case]] = {
+    "product of warpgroups": ("sm_90a", Case(((264, 192), (192, 136)), product, np.float16)),
+    "attention of warpgroups": ("sm_90a", Case(((1, 2, 256, 64),) * 3, attention(causal=True), np.float16)),
+}
+"""Of GPUs, too. What is predicted is counted before copies become those of boxes, which have other counts."""
 
 
 @cache
 def tasks(name: str, *, is_gpu: bool) -> tuple[Target, tuple[GroupTask, ...]]:
     """The groups of a case."""
-    text, case = (GPU_CASES if is_gpu else CPU_CASES)[name]
+    text, case = ({**GPU_CASES, **WARPGROUP_CASES} if is_gpu else CPU_CASES)[name]
     target = Target.parse(text)
     return target, tuple(tasks_of(case.module(target), target))
 
