@@ -61,7 +61,8 @@ def test_kernels_of_warpgroups_have_a_time(name: str) -> None:
     target, found = tasks(name, is_gpu=True)
     for task in found:
         for _, replayed in candidates(task, EACH, name):
-            assert 1e-8 < seconds(work_of(Group(task.search.anchor), replayed, target), target) < 1e-3
+            if isinstance(replayed, UseAttr) and replayed.template.data.endswith("_wgmma"):
+                assert 1e-6 < seconds(work_of(Group(task.search.anchor), replayed, target), target) < 1e-3
 
 
 def test_every_template_is_predicted() -> None:
