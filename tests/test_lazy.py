@@ -28,13 +28,15 @@ ALLOWED = {"lazy.py"}
 
 
 def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Variable and module of every `variable = lazy_module("module")`."""
+    """Variable and module of every `variable = lazy_module("module")`, also of several in one statement."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
             continue
         targets, values = ([node.targets[0]], [node.value])
         if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
             targets, values = node.targets[0].elts, node.value.elts
+        if any(isinstance(element, ast.Starred) for element in (*targets, *values)):
+            continue
         for target, value in zip(targets, values, strict=True):
             if isinstance(value, ast.Call) and called(value) == "lazy_module":
                 (name,) = value.args
