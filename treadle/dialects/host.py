@@ -155,9 +155,6 @@ class ReturnOp(IRDLOperation):
     traits = traits_def(IsTerminator())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 # `host.loop` and `host.if`: planned functions that a call runs as often as its data say.
 

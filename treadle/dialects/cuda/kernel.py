@@ -88,9 +88,6 @@ class ReturnOp(IRDLOperation):
 
     traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(KernelOp)))
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class KernelOp(IRDLOperation):

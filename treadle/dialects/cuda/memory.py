@@ -120,9 +120,6 @@ class BarrierOp(IRDLOperation):
     traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class ArriveOp(IRDLOperation):
@@ -258,9 +255,6 @@ class CpAsyncCommitOp(IRDLOperation):
 
     traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition

@@ -118,9 +118,6 @@ class MbarrierFenceOp(IRDLOperation):
     traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class MbarrierArriveOp(IRDLOperation):
@@ -232,9 +229,6 @@ class WarpBarrierOp(IRDLOperation):
 
     traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition

@@ -395,9 +395,6 @@ class BulkCommitOp(IRDLOperation):
     traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class BulkWaitOp(IRDLOperation):
@@ -445,6 +442,3 @@ class FenceAsyncOp(IRDLOperation):
 
     traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()

@@ -376,9 +376,6 @@ class WgmmaFenceOp(IRDLOperation):
     traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class WgmmaCommitOp(IRDLOperation):
@@ -394,9 +391,6 @@ class WgmmaCommitOp(IRDLOperation):
 
     traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition

@@ -172,9 +172,6 @@ class BarrierOp(IRDLOperation):
     traits = traits_def(OrdersMemory(), Convergent())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 # Indices and buffers that the compiler of the printed text does not recognise.
 

@@ -209,9 +209,6 @@ class CommitOp(IRDLOperation):
     traits = traits_def(OrdersMemory())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class WaitOp(IRDLOperation):

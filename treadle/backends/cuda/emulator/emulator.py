@@ -41,8 +41,8 @@ from treadle.backends.cuda.emulator.reports import (
     Report,
     by_line,
     describe,
-    hopper_message,
     merged,
+    message_of,
     ranges,
 )
 from treadle.environment import Environment, available_cores, load_environment
@@ -473,8 +473,7 @@ class Emulator:
         if outcome is Outcome.STUCK and "divergence" not in self.checks:
             found = next(each for each in findings if each.what in STUCK)
             line = self._lines(request, {found.pc}).get(found.pc, 0)
-            message = hopper_message(What(found.what), int(found.size), tuple(map(int, found.numbers)))
-            raise TreadleError(f"{message}, at line {line or '?'}", where, "a kernel that ends")
+            raise TreadleError(f"{message_of(found)}, at line {line or '?'}", where, "a kernel that ends")
         if outcome is not Outcome.CRASHED:
             return
         crashes = (What.CRASH_ARITHMETIC, What.BOUNDS_WILD)

@@ -294,7 +294,7 @@ def describe(
         tuple(sorted(blocks)),
         None if buffer is None else buffer.name,
         element,
-        _message(what, native),
+        message_of(native),
         other_line,
         int(native.count),
     )
@@ -333,46 +333,6 @@ def _buffer(index: int, device: Sequence[BufferName], shared: Sequence[BufferNam
     return device[index] if index >= 0 else shared[-1 - index]
 
 
-def _message(what: What, native: NativeFinding) -> str:
-    size = int(native.size)
-    match what:
-        case What.RACE_READ_WRITE:
-            return "a read and a write that no barrier orders"
-        case What.RACE_WRITE_WRITE:
-            return "two writes that no barrier orders"
-        case What.RACE_IN_FLIGHT:
-            return "touched while an asynchronous copy to it is under way"
-        case What.BOUNDS_OUTSIDE:
-            return f"{size} bytes outside of the buffer"
-        case What.BOUNDS_INDEX:
-            array = (native.text or b"an array").decode().replace(" [", "[")
-            return f"index {native.offset} is outside of {array}; the block ended here"
-        case What.BOUNDS_MISALIGNED:
-            return f"an address that is no multiple of {size}, the size of what is read or written there"
-        case What.BOUNDS_WILD:
-            return f"address {native.offset:#x} is in no buffer; the launch ended here"
-        case What.BOUNDS_READ_ONLY:
-            return "a write to a buffer that is const"
-        case What.INIT_SHARED:
-            return "read before anything was written to it"
-        case What.INIT_REGISTER:
-            return "a value made of registers that were never written"
-        case What.DIVERGENCE_BARRIER:
-            return "a barrier that some threads left the kernel without reaching"
-        case What.DIVERGENCE_PLACES:
-            return "threads of one block wait at two different barriers"
-        case What.DIVERGENCE_WARP:
-            return "a warp operation that lanes of its mask take no part in"
-        case What.DIVERGENCE_SOURCE:
-            return "a shuffle from lanes that take no part in it"
-        case What.DIVERGENCE_MASK:
-            return "a warp operation by lanes that its mask does not name"
-        case What.CRASH_ARITHMETIC:
-            return "an integer division by zero"
-        case _:
-            return hopper_message(what, size, tuple(int(number) for number in native.numbers))
-
-
 _DESCRIPTOR_FAULTS = {
     1: "bits that mean nothing are set",
     2: "a base offset that is not 0",
@@ -380,79 +340,77 @@ _DESCRIPTOR_FAULTS = {
     4: "its stride is no multiple of its swizzle's pattern",
 }
 
+_MESSAGES: Mapping[What, str] = {
+    What.RACE_READ_WRITE: "a read and a write that no barrier orders",
+    What.RACE_WRITE_WRITE: "two writes that no barrier orders",
+    What.RACE_IN_FLIGHT: "touched while an asynchronous copy to it is under way",
+    What.BOUNDS_OUTSIDE: "{size} bytes outside of the buffer",
+    What.BOUNDS_INDEX: "index {offset} is outside of {text}; the block ended here",
+    What.BOUNDS_MISALIGNED: "an address that is no multiple of {size}, the size of what is read or written there",
+    What.BOUNDS_WILD: "address {offset:#x} is in no buffer; the launch ended here",
+    What.BOUNDS_READ_ONLY: "a write to a buffer that is const",
+    What.INIT_SHARED: "read before anything was written to it",
+    What.INIT_REGISTER: "a value made of registers that were never written",
+    What.DIVERGENCE_BARRIER: "a barrier that some threads left the kernel without reaching",
+    What.DIVERGENCE_PLACES: "threads of one block wait at two different barriers",
+    What.DIVERGENCE_WARP: "a warp operation that lanes of its mask take no part in",
+    What.DIVERGENCE_SOURCE: "a shuffle from lanes that take no part in it",
+    What.DIVERGENCE_MASK: "a warp operation by lanes that its mask does not name",
+    What.CRASH_ARITHMETIC: "an integer division by zero",
+    What.MBARRIER_UNINITIALISED: "no barrier was initialised here",
+    What.MBARRIER_REINITIALISED: "a barrier initialised again while a phase of it is under way",
+    What.MBARRIER_UNPUBLISHED: "a copy to a barrier whose initialisation no treadle_mbarrier_fence has published",
+    What.MBARRIER_ARRIVALS: "more than {a} arrivals in one phase of a barrier",
+    What.MBARRIER_BYTES: f"a phase that waits for {{a}} bytes; a barrier counts 0 to {2**20 - 1}",
+    What.MBARRIER_BEHIND: "a wait for phase {a} of a barrier, after which phase {b} has ended already",
+    What.NAMED_NUMBER: ("numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"),
+    What.NAMED_COUNT: "numbered barrier {a} of {b} threads, which others came to as one of {c}",
+    What.NAMED_TWICE: "a thread comes to numbered barrier {a} again before all came: {b} of {c} have",
+    What.NAMED_WARP: "numbered barrier {a}, to which lanes of warp {b} did not come with it",
+    What.NAMED_STUCK: "numbered barrier {a}, to which {b} of {c} threads come; the launch ended here",
+    What.WGMMA_STUCK: "a wait for a product that not all threads of the warpgroup issue; the launch ended here",
+    What.TENSOR_MAP: "a copy of {b} dimensions by a map of {a}",
+    What.TENSOR_ALIGNMENT: "a tile of a copy that does not begin at a multiple of {a} bytes",
+    What.TENSOR_COORDINATE: (
+        "a copy from innermost coordinate {a} on, of elements of {b} bytes; 16 bytes must divide it"
+    ),
+    What.TENSOR_UNREAD: "the thread ended while a store still read shared memory",
+    What.TENSOR_UNARRIVED: "the block ended before a copy to it arrived",
+    What.CLUSTER_RANK: "block {a} of a cluster of {b}",
+    What.CLUSTER_ENDED: "block {a} of the cluster may have ended",
+    What.CLUSTER_STUCK: "a barrier of the cluster that not all threads come to; the launch ended here",
+    What.ASYNC_UNFENCED: "read by a copy or a product, but no treadle_fence_async of its writer precedes",
+    What.WGMMA_SUMS: "registers touched while a product on them is under way",
+    What.WGMMA_FENCE: "a product whose registers no treadle_wgmma_fence orders",
+    What.WGMMA_SWIZZLE: "read with a swizzle of {a} bytes, but written with one of {b}",
+    What.WGMMA_DIFFERS: "threads of a warpgroup issue different products",
+    What.WGMMA_UNWAITED: "the thread ended while a product was under way",
+    What.REGISTERS_WARPGROUP: "threads of a warpgroup ask for {a} and for {b} registers",
+    What.REGISTERS_NUMBER: "{a} registers for each thread; 24 to 240 are possible, in steps of 8",
+    What.REGISTERS_SUM: "warpgroups ask for {a} registers; the launch has {b}",
+}
+"""Of findings, with the numbers a to d that say more of some of them."""
 
-def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
-    """What `what` says of the functions of treadle_hopper.h, with its numbers."""
-    a, b, c, d = numbers
+
+def message_of(native: NativeFinding) -> str:
+    """What a finding says, but for its place."""
+    what = What(native.what)
+    a, b, c, d = (int(number) for number in native.numbers)
     match what:
-        case What.MBARRIER_UNINITIALISED:
-            return "no barrier was initialised here"
-        case What.MBARRIER_REINITIALISED:
-            return "a barrier initialised again while a phase of it is under way"
-        case What.MBARRIER_UNPUBLISHED:
-            return "a copy to a barrier whose initialisation no treadle_mbarrier_fence has published"
         case What.MBARRIER_ARRIVALS if a < 0:
             return f"a barrier of {b} arrivals; it takes 1 to {2**20 - 1}"
-        case What.MBARRIER_ARRIVALS:
-            return f"more than {a} arrivals in one phase of a barrier"
-        case What.MBARRIER_BYTES:
-            return f"a phase that waits for {a} bytes; a barrier counts 0 to {2**20 - 1}"
-        case What.MBARRIER_BEHIND:
-            return f"a wait for phase {a} of a barrier, after which phase {b} has ended already"
         case What.MBARRIER_STUCK:
             missing = [f"{a} of {b} arrivals"] if a else []
             missing += [f"{c} bytes"] if c > 0 else []
             beyond = f"; {-c} bytes came that nobody expects" if c < 0 else ""
             return f"phase {d} never ends: {' and '.join(missing) or 'nothing'} missing{beyond}; the launch ended here"
-        case What.NAMED_NUMBER:
-            return f"numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"
-        case What.NAMED_COUNT:
-            return f"numbered barrier {a} of {b} threads, which others came to as one of {c}"
-        case What.NAMED_TWICE:
-            return f"a thread comes to numbered barrier {a} again before all came: {b} of {c} have"
-        case What.NAMED_WARP:
-            return f"numbered barrier {a}, to which lanes of warp {b} did not come with it"
-        case What.NAMED_STUCK:
-            return f"numbered barrier {a}, to which {b} of {c} threads come; the launch ended here"
-        case What.WGMMA_STUCK:
-            return "a wait for a product that not all threads of the warpgroup issue; the launch ended here"
-        case What.TENSOR_MAP:
-            return f"a copy of {b} dimensions by {f'a map of {a}' if a else 'what is no tensor map'}"
-        case What.TENSOR_ALIGNMENT:
-            return f"a tile of a copy that does not begin at a multiple of {a} bytes"
-        case What.TENSOR_COORDINATE:
-            return f"a copy from innermost coordinate {a} on, of elements of {b} bytes; 16 bytes must divide it"
-        case What.TENSOR_UNREAD:
-            return "the thread ended while a store still read shared memory"
-        case What.TENSOR_UNARRIVED:
-            return "the block ended before a copy to it arrived"
-        case What.CLUSTER_RANK:
-            return f"block {a} of a cluster of {b}"
-        case What.CLUSTER_ENDED:
-            return f"block {a} of the cluster may have ended"
-        case What.CLUSTER_STUCK:
-            return "a barrier of the cluster that not all threads come to; the launch ended here"
-        case What.ASYNC_UNFENCED:
-            return "read by a copy or a product, but no treadle_fence_async of its writer precedes"
-        case What.WGMMA_SUMS:
-            return "registers touched while a product on them is under way"
-        case What.WGMMA_FENCE:
-            return "a product whose registers no treadle_wgmma_fence orders"
+        case What.TENSOR_MAP if a == 0:
+            return f"a copy of {b} dimensions by what is no tensor map"
         case What.WGMMA_DESCRIPTOR:
             return f"the matrix descriptor of operand {'AB'[b]}: {_DESCRIPTOR_FAULTS[a]}"
-        case What.WGMMA_SWIZZLE:
-            return f"read with a swizzle of {a} bytes, but written with one of {b}"
-        case What.WGMMA_DIFFERS:
-            return "threads of a warpgroup issue different products"
-        case What.WGMMA_UNWAITED:
-            return "the thread ended while a product was under way"
-        case What.REGISTERS_WARPGROUP:
-            return f"threads of a warpgroup ask for {a} and for {b} registers"
         case What.REGISTERS_NUMBER if c:
             return f"{'an increase' if c == 1 else 'a decrease'} to {a} registers from {b}"
-        case What.REGISTERS_NUMBER:
-            return f"{a} registers for each thread; 24 to 240 are possible, in steps of 8"
-        case What.REGISTERS_SUM:
-            return f"warpgroups ask for {a} registers; the launch has {b}"
         case _:
-            raise AssertionError(what)
+            text = (native.text or b"an array").decode().replace(" [", "[")
+            numbers = {"a": a, "b": b, "c": c, "d": d, "size": native.size, "offset": native.offset}
+            return _MESSAGES[what].format(text=text, **numbers)
