@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.backends.c.toolchains import COMMANDS
 from tests.helpers.environment import environment_with
 from tests.helpers.onnx_models import WEIGHTS, linear_model, save_model, single_node_model, value
+from tests.helpers.onnxruntime_host import INPUT, sum_of_host
 from tests.models.derived import mobilenet_v2
 from treadle.tools.treadle_cli import main
 
@@ -294,21 +295,10 @@ def test_a_process_without_treadle(ranged: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), np.maximum(np.full((2, 8), -19.0) @ WEIGHTS, 0), 1e-5)
 
 
-HOST = Path(__file__).parent / "helpers" / "operator_host.c"
-
-
 def test_a_host_without_python(tmp_path: Path) -> None:
-    found = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
-    if not found or (compiler := shutil.which("gcc")) is None:
-        pytest.skip("no libonnxruntime.so in this wheel, or no gcc")
-    library = tmp_path / "libonnxruntime.so.1"
-    library.symlink_to(found[0])
     operator = built(linear_model(tmp_path / "m.onnx", rows=4))
-    host = tmp_path / "host"
-    subprocess.run([compiler, "-w", str(HOST), str(library), f"-Wl,-rpath,{tmp_path}", "-o", str(host)], check=True)
-    command = [str(host), str(operator / "libmodel.so"), str(operator / "model.onnx")]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, env={})
-    assert float(done.stdout) == pytest.approx(np.maximum(np.full((4, 8), -0.5) @ WEIGHTS, 0).sum(), abs=1e-3)
+    found = sum_of_host(tmp_path, "operator", operator / "libmodel.so", operator / "model.onnx", {})
+    assert found == pytest.approx(np.maximum(INPUT @ WEIGHTS, 0).sum(), abs=1e-3)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import treadle.onnxruntime
 from tests.helpers.environment import environment_with
+from tests.helpers.onnxruntime_host import INPUT, sum_of_host
 from tests.helpers.random_weights import with_random_weights
 from tests.models.catalog import require_model
 from treadle.errors import TreadleError
@@ -534,21 +535,9 @@ def test_light_models(tmp_path: Path, name: str):
 @pytest.mark.slow
 def test_a_host_without_python(tmp_path: Path):
     """A program in C registers the library; a model of open shapes has it start the compiler."""
-    folder = Path(onnxruntime.__file__).parent / "capi"
-    found = sorted(folder.glob("libonnxruntime.so.*"))
-    if not found or (compiler := shutil.which("gcc")) is None:
-        pytest.skip("no libonnxruntime.so in this wheel, or no gcc")
-    (tmp_path / "libonnxruntime.so.1").symlink_to(found[0])
     (tmp_path / "m.onnx").write_bytes(OPEN)
-    source, library, host = (
-        Path(__file__).parent / "helpers" / "provider_host.c",
-        tmp_path / "libonnxruntime.so.1",
-        tmp_path / "host",
-    )
-    subprocess.run([compiler, "-w", str(source), str(library), f"-Wl,-rpath,{tmp_path}", "-o", str(host)], check=True)
-    arguments = [str(host), str(treadle.onnxruntime.provider_library()), str(tmp_path / "m.onnx")]
-    done = subprocess.run(arguments, capture_output=True, check=True, text=True)
-    assert float(done.stdout) == pytest.approx(np.maximum(np.full((4, 8), 0.5) @ W, 0).sum(), abs=1e-3)
+    found = sum_of_host(tmp_path, "provider", treadle.onnxruntime.provider_library(), tmp_path / "m.onnx")
+    assert found == pytest.approx(np.maximum(INPUT @ W, 0).sum(), abs=1e-3)
 
 
 @pytest.mark.slow
