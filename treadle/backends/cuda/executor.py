@@ -121,27 +121,35 @@ class CudaProgram:
         self._forks = forks()
         self._zeros = np.zeros(zeroed_bytes, np.uint8)
         self._is_cleared = False
+        self._addresses: dict[BufferKind, list[int]] = {}
+        self._own: dict[BufferRef, int] = {}
+        self._launches: list[BoundLaunch] = []
         self._launcher: Launcher | None = None
         try:
-            in_place = {state.argument: state.result for state in states if state.in_place}
-            sizes["input"] = [0 if n in in_place else size for n, size in enumerate(sizes["input"])]
-            self._addresses = {kind: self._allocated(kind, each) for kind, each in sizes.items()}
-            for argument, result in in_place.items():
-                self._addresses["input"][argument] = self._addresses["output"][result]
-            self._own = {ref: self._address(ref) for ref in (*self._given, *self._made)}
-            self._clear_states()
-            for address, constant in zip(self._addresses["constant"], contiguous, strict=True):
-                driver.upload(address, constant)
-            self._clear()
-            self._launches = self._bind(launches)
-            self._launcher = Launcher(
-                driver, self._launches, [launch.buffers for launch in launches], self._own,
-                by_graph=load_environment().cuda_graph,
-            )  # fmt: skip
-            driver.synchronize()
+            self._open(launches, sizes, contiguous)
         except BaseException:
             self.close()
             raise
+
+    def _open(
+        self, launches: Sequence[Launch], sizes: Mapping[BufferKind, Sequence[int]], constants: Sequence[np.ndarray]
+    ) -> None:
+        """Allocates buffers of these sizes, uploads constants, clears states and zeroed memory, and loads kernels."""
+        in_place = {state.argument: state.result for state in self._states if state.in_place}
+        for kind, each in sizes.items():
+            allocated = [0 if kind == "input" and n in in_place else size for n, size in enumerate(each)]
+            self._addresses[kind] = self._allocated(kind, allocated)
+        for argument, result in in_place.items():
+            self._addresses["input"][argument] = self._addresses["output"][result]
+        self._own = {ref: self._address(ref) for ref in (*self._given, *self._made)}
+        self._clear_states()
+        for address, constant in zip(self._addresses["constant"], constants, strict=True):
+            self._driver.upload(address, constant)
+        self._clear()
+        self._launches = self._bind(launches)
+        buffers, by_graph = [launch.buffers for launch in launches], load_environment().cuda_graph
+        self._launcher = Launcher(self._driver, self._launches, buffers, self._own, by_graph=by_graph)
+        self._driver.synchronize()
 
     def __enter__(self) -> CudaProgram:
         return self
