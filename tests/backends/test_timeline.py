@@ -86,9 +86,9 @@ def check_trace(document: dict[str, Any]) -> list[dict[str, Any]]:
     for track, events in found:
         assert track in labels
         assert all(one["ts"] <= other["ts"] for one, other in pairwise(events))
-        open_until: list[int] = []
-        for event in events:  # in whole nanoseconds, in which they were measured
-            start, end = round(1000 * event["ts"]), round(1000 * event["ts"]) + round(1000 * event["dur"])
+        open_until: list[float] = []
+        for event in events:  # a reader adds in doubles
+            start, end = event["ts"], event["ts"] + event["dur"]
             while open_until and open_until[-1] <= start:
                 open_until.pop()
             assert not open_until or end <= open_until[-1], event

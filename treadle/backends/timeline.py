@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import nextafter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -326,9 +327,13 @@ class _Event:
     args: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def json(self, first: int) -> dict[str, Any]:
-        start, length = self.span.start - first, max(self.span.end - self.span.start, 0)
+        start, end = (self.span.start - first) / 1000, (self.span.end - first) / 1000
+        duration = max(end - start, 0.0)
+        # Readers add in doubles: the sum must not be beyond the start of the slice that follows.
+        while duration and start + duration > end:
+            duration = nextafter(duration, 0)
         return {
-            "name": self.span.name, "cat": self.category, "ph": "X", "ts": start / 1000, "dur": length / 1000,
+            "name": self.span.name, "cat": self.category, "ph": "X", "ts": start, "dur": duration,
             "pid": self.pid, "tid": self.tid, "args": dict(self.args),
         }  # fmt: skip
 
