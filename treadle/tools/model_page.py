@@ -33,7 +33,8 @@ section:first-of-type h2{border:0;margin-top:4px}
 .frame{padding:4px}.frame svg{display:block;margin:0 auto}.scroll table{margin:0 8px}
 .scroll thead th{position:sticky;top:0;background:var(--page)}.scroll caption{padding:4px 0}
 td{min-width:6em;max-width:420px;overflow-wrap:anywhere}td.number{min-width:0;overflow-wrap:normal}
-td.links,td code{min-width:14em}figure{margin:8px 0}td code{display:block}
+td.links,td code,#launches td:nth-child(2),#kernels td:nth-child(-n+2),#nodes td:first-child,
+#decisions td:first-child,#fusion td:not(:nth-child(3)){min-width:14em}figure{margin:8px 0}td code{display:block}
 tr.on td{background:var(--mark)}tr.off{display:none}
 details.on>summary{background:var(--mark)}
 th button{all:unset;cursor:pointer}th button:focus-visible{outline:2px solid var(--timed)}
