@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -183,13 +183,35 @@ MODELS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
 }
 
 
+def large(path: Path) -> Path:
+    """A product large enough for warpgroups."""
+    return save_model(
+        path,
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [value("x", (2048, 128)), value("w", (128, 2048))],
+        [value("y", (2048, 2048))],
+    )
+
+
 @pytest.mark.slow
 @needs_mlir_opt
 @pytest.mark.parametrize("target", ["avx2", "avx512", "sm_80"])
 @pytest.mark.parametrize("name", MODELS)
 def test_mlir_reads_each_stage(name: str, target: str, tmp_path: Path) -> None:
     model, options = MODELS[name]
-    path, output = str(model(tmp_path / "m.onnx")), tmp_path / "out"
+    check_stages(model(tmp_path / "m.onnx"), target, options, tmp_path / "out")
+
+
+@pytest.mark.slow
+@needs_mlir_opt
+def test_mlir_reads_kernels_of_warpgroups(tmp_path: Path) -> None:
+    check_stages(large(tmp_path / "m.onnx"), "sm_90a", ["--precision", "f16"], tmp_path / "out")
+    assert "!hopper.mbarrier" in (tmp_path / "out" / "lower.mlir").read_text()
+
+
+def check_stages(model: Path, target: str, options: Sequence[str], output: Path) -> None:
+    """mlir-opt gives back what it reads, after every stage."""
+    path = str(model)
     for stage in STAGE_NAMES:
         arguments = ["compile", path, "--target", target, *options, "--emit", "mlir", "--to", stage]
         assert main([*arguments, "-o", str(output)]) == 0

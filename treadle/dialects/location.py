@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnknownLoc,
     UnrankedMemRefType,
+    i64,
 )
 from xdsl.ir import Attribute, BuiltinAttribute, Operation
 from xdsl.parser import Parser
@@ -173,11 +174,12 @@ class NodePrinter(Printer):
     ```
     With `print_debuginfo` every location is printed, as xDSL does.
 
-    The generic form can be read by MLIR's own tools, which do not know our dialects. An attribute of theirs is neither
-    layout nor memory space there, but may be part of a dictionary, which can be a memory space:
+    The generic form can be read by MLIR's own tools, which do not know our dialects. What is of these can be no layout,
+    memory space or type of elements there, but it may be part of a dictionary, which can be a memory space:
 
     ```mlir
     memref<3x128x32xf16, {layout = #loop.swizzle<8, 2, 4>, space = #loop.space<shared>}>
+    memref<4xi64, {element = !hopper.mbarrier, space = #loop.space<shared>}>
     ```
     MLIR's arithmetic is of integers without a sign: an operation on others has a name there that MLIR does not know,
     `"unsigned.arith.extui"(%x) : (ui8) -> i32`. LocatedParser reads both as they were.
@@ -222,24 +224,30 @@ def _is_unsigned(op: Operation) -> bool:
 
 
 def _for_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
-    """A buffer whose layout and space, if they are of our dialects, are entries of a dictionary."""
-    parts = {"layout": type.layout, "space": type.memory_space}
+    """A buffer whose layout, space and elements, if they are of our dialects, are entries of a dictionary."""
+    parts = {"layout": type.layout, "space": type.memory_space, "element": type.element_type}
     ours = {key: part for key, part in parts.items() if not isinstance(part, BuiltinAttribute)}
     if not ours:
         return type
     layout = NoneAttr() if "layout" in ours else type.layout
-    return MemRefType(type.element_type, type.shape, layout, DictionaryAttr(ours))
+    element = i64 if "element" in ours else type.element_type
+    return MemRefType(element, type.shape, layout, DictionaryAttr(ours))
 
 
 def _from_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
     """The buffer of which `_for_mlir` made `type`; `type` itself if it did not."""
     parts = type.memory_space
-    if not isinstance(parts, DictionaryAttr) or not parts.data or not parts.data.keys() <= {"layout", "space"}:
+    if (
+        not isinstance(parts, DictionaryAttr)
+        or not parts.data
+        or not parts.data.keys() <= {"layout", "space", "element"}
+    ):
         return type
     layout = parts.data.get("layout", type.layout)
     if not isinstance(layout, MemRefLayoutAttr | NoneAttr):
         raise VerifyException(f"the layout {layout} of a buffer: expected one such as #loop.swizzle<8, 2, 4>")
-    return MemRefType(type.element_type, type.shape, layout, parts.data.get("space", NoneAttr()))
+    element, space = parts.data.get("element", type.element_type), parts.data.get("space", NoneAttr())
+    return MemRefType(element, type.shape, layout, space)
 
 
 # Reads IR text so that every later error can name file, line and column.
