@@ -200,6 +200,9 @@ KINDS: dict[What, FindingKind] = {
     What.CLUSTER_RANK: "bounds",
     What.CLUSTER_ENDED: "race",
     What.CLUSTER_STUCK: "divergence",
+    What.CLUSTER_ARRIVALS: "divergence",
+    What.CLUSTER_SCOPE: "race",
+    What.STORE_BARRIER: "bounds",
     What.REGISTERS_WARPGROUP: "divergence",
     What.REGISTERS_NUMBER: "bounds",
     What.REGISTERS_SUM: "divergence",
@@ -432,6 +435,13 @@ def hopper_message(what: What, size: int, numbers: tuple[int, ...]) -> str:
             return f"block {a} of the cluster may have ended"
         case What.CLUSTER_STUCK:
             return "a barrier of the cluster that not all threads come to; the launch ended here"
+        case What.CLUSTER_ARRIVALS:
+            which = "a second arrival before the wait" if a else "a wait without an arrival"
+            return f"{which} at the barrier of the cluster"
+        case What.CLUSTER_SCOPE:
+            return "a wait in the scope of the block for what other blocks store"
+        case What.STORE_BARRIER:
+            return f"a store to block {a} of the cluster that completes at a barrier of block {b}"
         case What.ASYNC_UNFENCED:
             return "read by a copy or a product, but no treadle_fence_async of its writer precedes"
         case What.WGMMA_SUMS:
