@@ -191,10 +191,6 @@ void check_reached(Worker &w) {
   }
 }
 
-bool knows_made(const Worker &w, const Mbarrier &barrier) {
-  return w.cluster && barrier.published && w.hopper->threads[w.current->index].cluster_waits > barrier.arrivals;
-}
-
 void mark_remote(Worker &w, Worker &target, uint8_t *memory, uint32_t bytes, const Slot &now, uint64_t pc) {
   const WindowPlace place = place_of_memory(target, memory);
   const uint32_t granule = target.shared.granule;

@@ -47,7 +47,7 @@ struct Mbarrier {
   uint32_t phase;      // how many have ended
   uint32_t thread;     // that initialised it
   bool published;      // to copies
-  uint32_t arrivals;   // of the thread at the barrier of the cluster before that
+  uint32_t arrivals;   // of the thread at the barrier of the cluster before that, or before its initialisation
   Slot made;           // its initialisation
   bool stored;         // other blocks' stores complete in the phase under way
   uint32_t stored_end; // the same of the last such phase: how many had ended with it; 0 for none
@@ -280,8 +280,6 @@ Worker *member_at(Worker &w, uint32_t rank, uint64_t pc);
 void check_reached(Worker &w);  // at the end of a block
 // The current thread begins to write some bytes of another block asynchronously.
 void mark_remote(Worker &w, Worker &target, uint8_t *memory, uint32_t bytes, const Slot &now, uint64_t pc);
-// Whether the barrier of the cluster, and a fence before it, order a barrier's initialisation before the current thread.
-bool knows_made(const Worker &w, const Mbarrier &barrier);
 
 // remote_store.cpp
 void land_store(Worker &w, uint32_t number);

@@ -15,14 +15,14 @@ void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t
 static void check_made(Worker &target, const Mbarrier &b, uint64_t pc) {
   Worker &w = *worker;
   const uint32_t thread = w.current->index;
-  if (knows_made(w, b)) {
+  const bool known = w.cluster && w.hopper->threads[thread].cluster_waits > b.arrivals;
+  if (&target == &w && known && b.published && b.made.epoch == w.epoch) {
     // What the initialising thread did up to its fence is ordered.
-    uint32_t &known = w.clocks.of(thread)[target.clocks.own(b.thread)];
-    if (&target == &w && known <= b.made.warp_epoch() && b.made.epoch == w.epoch) known = b.made.warp_epoch() + 1;
-    return;
+    uint32_t &clock = w.clocks.of(thread)[w.clocks.own(b.thread)];
+    clock = clock > b.made.warp_epoch() ? clock : b.made.warp_epoch() + 1;
   }
   const Slot now = {w.block + 1, w.epoch, thread | w.warps[thread / WARP_SIZE].epoch << WARP_EPOCH_SHIFT, 0};
-  if (!concurrent(w, b.made, now)) return;
+  if (&target == &w ? !concurrent(w, b.made, now) : known) return;
   const WindowPlace place = place_of(target, b.address);
   report({RACE_READ_WRITE, pc, w.launch->module_low + b.made.pc, place.buffer}, 8, place.offset, &b.made);
 }
@@ -125,7 +125,8 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
   b.phase = 0;
   b.thread = w.current->index;
   b.published = b.stored = false;
-  b.arrivals = b.stored_end = 0;
+  b.arrivals = h.threads[b.thread].cluster_arrivals;
+  b.stored_end = 0;
   b.made = async_slot(w, b.thread, pc);
   b.made.who &= ~ASYNC_BIT;
   if (!b.gathered.clock) b.gathered.clock = new_clock(w);
