@@ -23,16 +23,17 @@ from treadle.target import KIB, Target
 
 _BLOCKS = ((64, 64), (128, 64))
 """Tiles that a default has. On an H100 128 x 128 took 8.2 us where these took 6.5, 64 x 128 8.8 where they took 5.0."""
-_START, _STEP, _ELEMENT, _BLOCK, _BYTE = 2.45e-6, 0.068e-6, 0.99e-6 / 4096, 0.022e-6, 0.178e-6 / KIB / KIB
+_START, _STEP, _ELEMENT, _BYTE = 2.48e-6, 0.013e-6, 0.96e-6 / 4096, 0.214e-6 / KIB / KIB
 """Seconds on an H100: of a launch, of a step of a block, of an element of the tiles that a multiprocessor computes, of
-a block on it that sends sums, of a byte that blocks read.
+a byte that blocks read.
 
-Fitted to the times of such kernels by hand, operands from memory, of products of 0.1 to 0.9 GFLOP and 1 to 8 blocks a
-tile: 8% off on average, 25% at most. 128 x 64 by 2 takes 6.8 us at 128 x 768 x 2304 and 7.6 at 128 x 768 x 3072,
-64 x 64 by 4 takes 4.2 at 128 x 768 x 768, 128 x 64 by 8 takes 7.2 at 128 x 3072 x 768.
+Fitted to 35 kernels by hand, operands from memory, of products of 0.1 to 0.9 GFLOP with 2 to 8 blocks a tile, 20 of
+which sum as this one does: 9% off on average, 24% at most. What is chosen took 6.8 us at 128 x 768 x 2304 (128 x 64 by
+2, summed by plain stores), 4.2 at 128 x 768 x 768 (64 x 64 by 4), 8.0 at 128 x 768 x 3072 (128 x 64 by 2) and 7.2 at
+128 x 3072 x 768 (128 x 64 by 8; 64 x 64 by 4 took 7.0).
 """
 _START_OF_MMA, _RATE_OF_MMA = 4.5e-6, 1 / 5.7e-15
-"""The same of `matmul_mma`, and operations a second: 7.2, 8.0, 5.4 and 9.9 us at these four."""
+"""The same of `matmul_mma`, and operations a second: 7.2, 5.4, 8.0 and 9.9 us at these four."""
 _LEAST_MEASURED = 1e8
 """Operations of the smallest product that was measured: whether smaller ones gain is not known."""
 _FEW_SUMS = 32
@@ -78,7 +79,7 @@ class MatmulCluster(Template):
         """Whether one wave of blocks is predicted to be faster than products of warps."""
         assert isinstance(anchor, MatmulOp)
         operations = 2 * prod(anchor.shape) * anchor.reduction_extent
-        if operations < _LEAST_MEASURED:
+        if operations < _LEAST_MEASURED or _steps(anchor) == 1:
             return False
         block, split = _best(anchor, target)
         is_one_wave = tiles_of(anchor, *block) * split <= target.multiprocessors
@@ -87,9 +88,11 @@ class MatmulCluster(Template):
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
         block, split = _best(anchor, target)
-        steps = ceil(_steps(anchor) / split)
-        # More stages than a block has steps stay empty.
-        return {"block": block, "split": split, "stages": max(2, min(4, steps))}
+        # All copies of a block start at once, if there is room: what is read is far from where it is needed.
+        stages = min(
+            ceil(_steps(anchor) / split), ClusterTile(WgmmaTile.of(anchor, block, 1), split).most_stages(target)
+        )
+        return {"block": block, "split": split, "stages": max(2, min(8, stages))}
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
@@ -112,7 +115,7 @@ def _steps(anchor: MatmulOp) -> int:
 
 def _best(anchor: MatmulOp, target: Target) -> tuple[tuple[int, int], int]:
     """The tile and the number of blocks that are predicted to take least."""
-    splits = [split for split in (1, 2, 4, 8) if split <= _steps(anchor)]
+    splits = [split for split in (2, 4, 8) if split <= _steps(anchor)] or [1]
     return min(
         ((block, split) for block in _BLOCKS for split in splits),
         key=lambda choice: _seconds(anchor, *choice, target),
@@ -124,9 +127,7 @@ def _seconds(anchor: MatmulOp, block: tuple[int, int], split: int, target: Targe
     tile = WgmmaTile.of(anchor, block, 1)
     blocks, steps = tiles_of(anchor, *block) * split, ceil(_steps(anchor) / split)
     elements = ceil(blocks / target.multiprocessors) * prod(block)
-    sending = blocks / target.multiprocessors if split > 1 else 0
-    read = blocks * steps * tile.stage_bytes
-    return _START + _STEP * steps + _ELEMENT * elements + _BLOCK * sending + _BYTE * read
+    return _START + _STEP * steps + _ELEMENT * elements + _BYTE * blocks * steps * tile.stage_bytes
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,15 @@ class ClusterTile:
     @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        tile = self.of_block
-        return tile.stages * tile.stage_bytes + shared_bytes((tile.m, tile.n), f32.size) + OTHER_BYTES
+        return self.of_block.stages * self.of_block.stage_bytes + self._other_bytes
+
+    def most_stages(self, target: Target) -> int:
+        """That fit into the shared memory of a block."""
+        return (target.shared_per_block - self._other_bytes) // self.of_block.stage_bytes
+
+    @property
+    def _other_bytes(self) -> int:
+        return shared_bytes((self.of_block.m, self.of_block.n), f32.size) + OTHER_BYTES
 
     @property
     def resident(self) -> int:
