@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ArrayAttr, StringAttr, i32
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType, i8, i32
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from tests.backends.cuda.conformance.hopper_case import aligned
 from tests.backends.cuda.machine_code import disassembled
@@ -302,6 +302,9 @@ def test_what_does_not_fit_is_refused() -> None:
         template.check(anchor, {"block": (64, 64), "split": 4, "stages": 2}, HOPPER, "here")
     with pytest.raises(TreadleError, match="bytes of shared memory"):
         template.check(anchor, {"block": (128, 128), "split": 2, "stages": 8}, HOPPER, "here")
+    rows, columns = (Block(arg_types=[TensorType(i8, [128, 4096])]).args[0] for _ in range(2))
+    turned = TransposeOp(columns, [1, 0]).result
+    assert not template.has_default(MatmulOp(rows, turned, sums=i32), HOPPER), "bytes were not measured"
     with pytest.raises(TreadleError, match="needs instructions that sm_90 does not have"):
         template.check(anchor, {}, Target.parse("sm_90"), "here")
     assert not template.fits(product(((64, 66), (66, 64)))), "rows of 132 bytes"

@@ -73,13 +73,13 @@ class MatmulCluster(Template):
             return "a call may leave out blocks of a cluster"
         if self.has_default(anchor, target):
             return None
-        return "products of warps are as fast"
+        return "products of warps are predicted to end earlier"
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        """Whether one wave of blocks is predicted to be faster than products of warps."""
+        """Whether one wave of blocks is predicted to beat products of warps: of floats, which were measured."""
         assert isinstance(anchor, MatmulOp)
         operations = 2 * prod(anchor.shape) * anchor.reduction_extent
-        if operations < _LEAST_MEASURED or _steps(anchor) == 1:
+        if anchor.sums is not None or operations < _LEAST_MEASURED or _steps(anchor) == 1:
             return False
         block, split = _best(anchor, target)
         is_one_wave = tiles_of(anchor, *block) * split <= target.multiprocessors
