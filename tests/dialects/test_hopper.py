@@ -12,6 +12,7 @@ SHARED, REGISTER = "#loop.space<shared>", "#loop.space<register>"
 BARRIERS = f"memref<4x!hopper.mbarrier, {SHARED}>"
 A, B = f"memref<4x128x64xf16, {SHARED}>", f"memref<4x4x64x64xf16, {SHARED}>"
 ACC = f"memref<1x16x2xvector<2x2xf32>, {REGISTER}>"
+PARTS = f"memref<4x32x72xf32, {SHARED}>"
 MAP = "%map = hopper.tensor_map %A extents [100, 64] strides [128] box [64, 64] swizzle 128 : memref<100x64xf16>"
 
 ARGUMENTS = {
@@ -33,6 +34,10 @@ ARGUMENTS = {
     "%rows_bf16": "vector<4x2xbf16>",
     "%short": "vector<2x2xf16>",
     "%x": "f32",
+    "%parts": PARTS,
+    "%pair": "vector<2xf32>",
+    "%quad": "vector<4xf32>",
+    "%numbers": "vector<2xi32>",
 }
 
 
@@ -58,6 +63,10 @@ def parsed(body: str) -> str:
         f"hopper.mbarrier_arrive %full[%i] : {BARRIERS}",
         f"hopper.mbarrier_arrive %full[%i] expect 49152 : {BARRIERS}",
         f"hopper.mbarrier_wait %full[%i], %i : {BARRIERS}",
+        f"hopper.mbarrier_wait cluster %full[%i], %i : {BARRIERS}",
+        "hopper.cluster_arrive",
+        "hopper.cluster_wait",
+        f"hopper.store_async %pair to %parts[%i, %i, %i] at %full[%i] of %i : vector<2xf32>, {PARTS}, {BARRIERS}",
         "hopper.named_barrier %i, 128",
         "hopper.named_barrier arrive %i, 256",
         "hopper.warp_barrier",
@@ -148,9 +157,48 @@ REJECTED = {
     f"hopper.wgmma_registers %rows, %a[%i, %i, %i], %isums[] : vector<4x2xf16>, {A}, {ARGUMENTS['%isums']}": (
         "expected vector<2x2xf32> in registers"
     ),
+    f"hopper.store_async %quad to %parts[%i, %i, %i] at %full[%i] of %i : vector<4xf32>, {PARTS}, {BARRIERS}": (
+        "a store of vector<4xf32>, expected vector<2xf32> or vector<2xi32>"
+    ),
+    f"hopper.store_async %numbers to %parts[%i, %i, %i] at %full[%i] of %i : vector<2xi32>, {PARTS}, {BARRIERS}": (
+        "a store of vector<2xi32> to"
+    ),
+    f"hopper.store_async %pair to %parts[%i, %i] at %full[%i] of %i : vector<2xf32>, {PARTS}, {BARRIERS}": (
+        "needs 3 indices, got 2"
+    ),
+    f"hopper.store_async %pair to %far[%i, %i] at %full[%i] of %i : vector<2xf32>, {ARGUMENTS['%far']}, {BARRIERS}": (
+        "is not in shared memory"
+    ),
+    f"hopper.store_async %pair to %parts[%i, %i, %i] at %parts[%i] of %i : vector<2xf32>, {PARTS}, {PARTS}": (
+        "needs 3 indices, got 1"
+    ),
     f"hopper.wgmma_sums %a[%i] : {A}": "expected vector<2x2xf32> in registers",
     f"hopper.wgmma_sums %acc[] : {ACC}": "needs 1 indices, got 0",
 }
+
+
+OF_CLUSTERS = [
+    "hopper.cluster_arrive",
+    "hopper.cluster_wait",
+    "%p = cuda.alloc : memref<4x2xf32, #cuda.space<shared>>\n%b = cuda.alloc : memref<1x!hopper.mbarrier, "
+    "#cuda.space<shared>>\n%i = arith.constant 0 : index\n%v = arith.constant dense<0.0> : vector<2xf32>\n"
+    "hopper.store_async %v to %p[%i, %i] at %b[%i] of %i : vector<2xf32>, memref<4x2xf32, #cuda.space<shared>>, "
+    "memref<1x!hopper.mbarrier, #cuda.space<shared>>",
+]
+KERNEL = "cuda.kernel @k() grid = [4, 1, 1] block = [128, 1, 1]{attributes} {{\n{body}\ncuda.return\n}}"
+
+
+@pytest.mark.parametrize("body", OF_CLUSTERS, ids=["arrive", "wait", "store"])
+def test_operations_of_clusters_in_kernels(body: str) -> None:
+    def module(attributes: str) -> None:
+        text = KERNEL.format(attributes=attributes, body=body)
+        Parser(treadle_context(), text).parse_module().verify()
+
+    module(" attributes {cluster = 4}")
+    with pytest.raises(VerifyException, match="in a kernel without clusters: expected a number of blocks"):
+        module("")
+    with pytest.raises(VerifyException, match="clusters of 3 blocks do not divide a grid of 4"):
+        module(" attributes {cluster = 3}")
 
 
 @pytest.mark.parametrize(("body", "message"), REJECTED.items())

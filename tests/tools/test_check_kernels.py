@@ -30,7 +30,13 @@ def product(path: Path, m: int, k: int, n: int, type: int = TensorProto.FLOAT16)
 CASES = {
     "large": ((4096, 4096, 4096), "sm_90a", "matmul_wgmma", ""),
     "rows of 4100 bytes": ((2048, 2050, 2048), "sm_90a", "matmul_mma", "no multiples of 16 bytes"),
-    "few tiles": ((128, 768, 3072), "sm_90a", "matmul_mma", "its tiles are too few for 132 multiprocessors"),
+    "few tiles": ((128, 768, 3072), "sm_90a", "matmul_cluster", "its tiles are too few for 132 multiprocessors"),
+    "fewer operations": (
+        (64, 64, 256),
+        "sm_90a",
+        "matmul_mma",
+        "matmul_cluster: products of warps are predicted to end earlier",
+    ),
     "sm_90": ((4096, 4096, 4096), "sm_90", "matmul_mma", "sm_90 has no products of warpgroups"),
     "sm_80": ((4096, 4096, 4096), "sm_80", "matmul_mma", ""),
 }

@@ -262,9 +262,11 @@ class KernelBuilder(DefinitionBuilder):
         threads: int,
         comment: str,
         min_blocks_per_sm: int | None = None,
+        cluster: int | None = None,
     ) -> KernelOp:
         """The finished kernel."""
-        return KernelOp(name, operands, [result], grid, threads, Region(self.body), comment, min_blocks_per_sm)
+        shape, body = (grid, threads), Region(self.body)
+        return KernelOp(name, operands, [result], *shape, body, comment, min_blocks_per_sm, cluster=cluster)
 
     def truncated(self, value: Scalar, type: Attribute) -> Scalar:
         """A float in a narrower type."""

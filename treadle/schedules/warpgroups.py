@@ -153,11 +153,13 @@ class Pipe:
 class WarpgroupBuilder:
     """Writes a kernel of one producer and some consumers.
 
+    moves_registers: whether the producer leaves registers to the consumers
     role: of the calling thread's warpgroup, 0 for the producer; the same for all of a warp, and known to be
     """
 
-    def __init__(self, b: KernelBuilder, consumers: int):
+    def __init__(self, b: KernelBuilder, consumers: int, *, moves_registers: bool = True):
         self.b, self.consumers = b, consumers
+        self._registers = REGISTERS[consumers] if moves_registers else None
         self.threads = WARPGROUP * (1 + consumers)
         role = b.insert(UniformOp((b.thread // WARPGROUP).value, 1 + consumers))
         role.name_hint = "role"
@@ -186,7 +188,7 @@ class WarpgroupBuilder:
     @contextmanager
     def producer(self) -> Generator[None]:
         """Inside is what one thread does, which starts all copies."""
-        b, registers = self.b, REGISTERS[self.consumers]
+        b, registers = self.b, self._registers
         with b.when(self.role.equals(0)):
             if registers is not None:
                 b.perform(RegistersOp(registers[0], increase=False))
@@ -196,7 +198,7 @@ class WarpgroupBuilder:
     @contextmanager
     def consumer(self) -> Generator[Consumer]:
         """Inside is what each of the consumers does."""
-        b, registers = self.b, REGISTERS[self.consumers]
+        b, registers = self.b, self._registers
         with b.when(self.role > 0):
             if registers is not None:
                 b.perform(RegistersOp(registers[1], increase=True))
@@ -250,6 +252,21 @@ class Consumer(TileBuilder):
         first_row = self.number * (c.shape[0] * SLAB)
         self.products((a, stage, first_row), (b, stage), c, a.tile.terms, more > 0)
         self.end()
+
+    def multiply_steps(self, a: Operand, b: Operand, c: Fragment, pipe: Pipe, first: Index, steps: Index | int) -> None:
+        """c = a * b over some steps of a pipe from the first one on; their stages are released but for the last one's.
+
+        A step's products run while those of the step after it are started.
+        """
+        k = self.b
+        with k.loop("step", steps) as step:
+            stage = pipe.wait(first + step)
+            self.multiply(a, b, c, stage, step)
+            self.finish(1)
+            # The products of the step before are over.
+            with k.when(step > 0):
+                pipe.release(pipe.before(stage), self.lane)
+        self.finish(0, c)
 
     def begin(self) -> None:
         """What the products that follow read in registers has been written."""

@@ -182,6 +182,8 @@ GOOD = [
     KERNEL.format(grid=4, threads=8).replace("in 8) {", 'in 8) comment "copy" {'),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2"),
     KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) min_blocks_per_sm 2 operations 36893488147419103232"),
+    KERNEL.format(grid=4, threads=8).replace("in 8)", "in 8) cluster 4 min_blocks_per_sm 2"),
+    FUNC.format(grid=4, threads=12).replace("in 12)", "in 12) cluster 2"),
     FUNC.format(grid=3, threads=12),
     FUNC.format(grid=3, threads=12).replace("\n    grid(", " outputs 2 partial grid("),
     FUNC.format(grid=3, threads=12).replace("\n    grid(", " partial grid("),
@@ -400,6 +402,11 @@ REJECTED = [
     (KERNEL.format(grid=0, threads=8), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=0), "@k: grid and threads are at least 1"),
     (KERNEL.format(grid=4, threads=8).replace("outs(%Y : tensor", "outs(%Y : memref"), "expected a tensor, got memref"),
+    (
+        KERNEL.format(grid=6, threads=8).replace("in 8)", "in 8) cluster 4"),
+        "clusters of 4 blocks do not divide a grid of 6",
+    ),
+    (FUNC.format(grid=32, threads=8).replace("in 8)", "in 8) cluster 16"), "expected 1 to 8 blocks"),
     (FUNC.format(grid=0, threads=1), "@k: grid and threads are at least 1"),
     (FUNC.format(grid=1, threads=0), "@k: grid and threads are at least 1"),
     (

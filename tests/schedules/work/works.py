@@ -209,6 +209,7 @@ GPU_CASES: Mapping[str, tuple[str, Case]] = {
 }
 WARPGROUP_CASES: Mapping[str, tuple[str, Case]] = {
     "product of warpgroups": ("sm_90a", Case(((264, 192), (192, 136)), product, np.float16)),
+    "product by clusters": ("sm_90a", Case(((128, 768), (768, 768)), product, np.float16)),
     "attention of warpgroups": ("sm_90a", Case(((1, 2, 256, 64),) * 3, attention(causal=True), np.float16)),
 }
 """Of GPUs, too. What is predicted is counted before copies become those of boxes, which have other counts."""

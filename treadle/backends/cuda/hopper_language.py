@@ -37,6 +37,8 @@ _PLAIN: Mapping[type[Operation], str] = {
     hopper.BulkCommitOp: "treadle_bulk_commit();",
     hopper.FenceAsyncOp: "treadle_fence_async();",
     hopper.WarpBarrierOp: "treadle_warp_barrier();",
+    hopper.ClusterArriveOp: "treadle_cluster_arrive();",
+    hopper.ClusterWaitOp: "treadle_cluster_wait();",
     hopper.WgmmaFenceOp: "treadle_wgmma_fence();",
     hopper.WgmmaCommitOp: "treadle_wgmma_commit();",
 }
@@ -93,7 +95,12 @@ class HopperLanguage:
                     return f"treadle_mbarrier_arrive({barrier});"
                 return f"treadle_mbarrier_expect({barrier}, {number_of(op.bytes)});"
             case hopper.MbarrierWaitOp():
-                return f"treadle_mbarrier_wait({self._at(op.barrier, [op.index], values)}, {values.at(op.parity)});"
+                name = "treadle_mbarrier_wait" if op.cluster is None else "treadle_mbarrier_wait_cluster"
+                return f"{name}({self._at(op.barrier, [op.index], values)}, {values.at(op.parity)});"
+            case hopper.StoreAsyncOp():
+                places = (op.buffer, op.indices), (op.barrier, [op.place])
+                there = [self._at(*place, values, op.rank) for place in places]
+                return f"treadle_store_async({', '.join(there)}, {values.at(op.value)});"
             case hopper.NamedBarrierOp():
                 name = "treadle_named_barrier" if op.arrive is None else "treadle_named_barrier_arrive"
                 return f"{name}({values.at(op.number)}, {number_of(op.threads)});"
@@ -136,10 +143,13 @@ class HopperLanguage:
         """The descriptor of a tile, from an element on."""
         return _moved(self._matrices[buffer, along_k], *_offset(buffer, indices, values, _UNIT))
 
-    def _at(self, buffer: SSAValue, indices: Sequence[SSAValue], values: Values) -> str:
-        """The address of an element of a buffer in shared memory."""
+    def _at(self, buffer: SSAValue, indices: Sequence[SSAValue], values: Values, rank: SSAValue | None = None) -> str:
+        """The address of an element of a buffer in shared memory, of the block of a rank if one is given."""
         terms, known = _offset(buffer, indices, values, 1)
-        return " + ".join([self._addresses[buffer], *terms, *([str(known)] if known else [])])
+        start = self._addresses[buffer]
+        if rank is not None:
+            start = f"treadle_remote_address({start}, {values.at(rank)})"
+        return " + ".join([start, *terms, *([str(known)] if known else [])])
 
 
 def _operands(product: Operation, buffer: SSAValue) -> list[bool]:

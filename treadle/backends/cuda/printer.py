@@ -68,7 +68,7 @@ def _print_kernel(kernel: KernelOp, nodes: Nodes) -> tuple[Unit, Callable[[], Li
         parameters.append(f"{const}{element} *{restrict}{printer.parameter(argument, 'buffer')}")
     for op in kernel.tensor_maps:
         parameters.append(f"const __grid_constant__ treadle_tensor_map {printer.parameter(op.result, 'map')}")
-    signature = f'extern "C" __global__ void __launch_bounds__({_bounds(kernel)}) {name}('
+    signature = f'extern "C" __global__ void {_cluster(kernel)}__launch_bounds__({_bounds(kernel)}) {name}('
     comments = [f"// {text}" for text in kernel_comments(kernel, nodes.get(name, kernel.location))]
     header = HOPPER_HEADER_NAME if is_of_hopper(kernel) else HEADER_NAME
     head = [f'#include "{header}"', "", *definitions(kernel)]
@@ -81,6 +81,12 @@ def _bounds(kernel: KernelOp) -> str:
     """The arguments of `__launch_bounds__`: threads of a block and, where given, blocks of a multiprocessor."""
     blocks = kernel.attributes.get("min_blocks_per_sm")
     return f"{kernel.threads}, {blocks.value.data}" if isinstance(blocks, IntegerAttr) else str(kernel.threads)
+
+
+def _cluster(kernel: KernelOp) -> str:
+    """What says of how many blocks a cluster is: an ordinary launch has them then."""
+    blocks = kernel.attributes.get("cluster")
+    return f"__cluster_dims__({blocks.value.data}, 1, 1) " if isinstance(blocks, IntegerAttr) else ""
 
 
 # The text target `cuda`: what `treadle-opt -t cuda` prints.

@@ -42,6 +42,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.cuda.attributes import Dimension, DimensionAttr, Space, buffer_bytes, is_global, space_of
 from treadle.dialects.cuda.memory import ALIGNMENT, AllocOp
 from treadle.dialects.hopper import TensorMapOp
+from treadle.dialects.hopper.cluster import check_cluster
 from treadle.dialects.syntax import Body, Parameters
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
@@ -106,13 +107,14 @@ class KernelOp(IRDLOperation):
     ```
 
     Discardable attributes follow `block` after the keyword `attributes`: `comment` is printed above the kernel,
-    `min_blocks_per_sm = 2` limits the registers of a thread so that two blocks fit on a multiprocessor.
+    `min_blocks_per_sm = 2` limits the registers of a thread so that two blocks fit on a multiprocessor; with
+    `cluster = 4` each 4 neighbours along x run at the same time and reach each other's shared memory.
 
     Rejected: a name that is no C identifier; a block of more than 1024 threads, or of more than [1024,
-    1024, 64]; a grid of more than [2147483647, 65535, 65535]; an extent below one; a memref argument that
-    is not in global memory; a body that does not end with `cuda.return`; shared buffers inside of nested
-    regions; more than 48 KiB of static shared memory, and more shared memory altogether than a block of any
-    GPU has (a GPU's own limit is checked where the GPU is known).
+    1024, 64]; a grid of more than [2147483647, 65535, 65535], or one that clusters do not divide; an
+    extent below one; a memref argument that is not in global memory; a body that does not end with
+    `cuda.return`; shared buffers inside of nested regions; more than 48 KiB of static shared memory, and more
+    shared memory altogether than a block of any GPU has (a GPU's own limit is checked where the GPU is known).
     """
 
     name = "cuda.kernel"
@@ -196,6 +198,7 @@ class KernelOp(IRDLOperation):
             raise VerifyException(
                 f"block of {self.threads} threads is {self.threads - MAX_THREADS} over the limit of {MAX_THREADS}"
             )
+        check_cluster(self.attributes.get("cluster"), self.grid_shape[0])
         self._verify_arguments()
         self._verify_shared()
         if not isinstance(self.body.block.last_op, ReturnOp):

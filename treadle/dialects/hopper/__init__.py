@@ -1,8 +1,8 @@
 """The `hopper` dialect: what kernels of compute capability 9.0 have beside the `cuda` dialect.
 
-Barriers of arrivals and bytes, copies of boxes by tensor maps, products of a warpgroup. Its operations stand in kernels
-from the templates on: `loop-to-cuda` leaves them as they are, with the buffers of the `cuda` dialect in place of the
-loop dialect's.
+Barriers of arrivals and bytes, copies of boxes by tensor maps, stores within a cluster, products of a warpgroup. Its
+operations stand in kernels from the templates on: `loop-to-cuda` leaves them as they are, with the buffers of the
+`cuda` dialect in place of the loop dialect's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from treadle.dialects.hopper.bulk import (
     TensorStoreOp,
     YieldOp,
 )
+from treadle.dialects.hopper.cluster import ClusterArriveOp, ClusterWaitOp, StoreAsyncOp
 from treadle.dialects.hopper.wgmma import (
     BeforeWaitOp,
     WgmmaCommitOp,
@@ -50,6 +51,8 @@ __all__ = [
     "BulkCopyOp",
     "BulkStoreOp",
     "BulkWaitOp",
+    "ClusterArriveOp",
+    "ClusterWaitOp",
     "FenceAsyncOp",
     "MbarrierArriveOp",
     "MbarrierFenceOp",
@@ -58,6 +61,7 @@ __all__ = [
     "MbarrierWaitOp",
     "NamedBarrierOp",
     "RegistersOp",
+    "StoreAsyncOp",
     "TensorLoadOp",
     "TensorMap",
     "TensorMapOp",
@@ -85,6 +89,9 @@ HOPPER = Dialect(
         NamedBarrierOp,
         RegistersOp,
         WarpBarrierOp,
+        ClusterArriveOp,
+        ClusterWaitOp,
+        StoreAsyncOp,
         BulkCopyOp,
         BulkStoreOp,
         YieldOp,

@@ -161,9 +161,11 @@ class MbarrierWaitOp(IRDLOperation):
 
     ```mlir
     hopper.mbarrier_wait %full[%stage], %parity : memref<4x!hopper.mbarrier, #loop.space<shared>>
+    hopper.mbarrier_wait cluster %summed[%zero], %parity : memref<1x!hopper.mbarrier, #loop.space<shared>>
     ```
 
-    A waiter must not fall two phases behind. Rejected: what is no barrier in shared memory.
+    With `cluster`, what other blocks stored by `hopper.store_async` may be read, too. A waiter must not fall two phases
+    behind. Rejected: what is no barrier in shared memory.
     """
 
     name = "hopper.mbarrier_wait"
@@ -171,12 +173,15 @@ class MbarrierWaitOp(IRDLOperation):
     barrier = operand_def(MEMREF)
     index = operand_def(IndexType)
     parity = operand_def(IndexType)
+    cluster = opt_prop_def(UnitAttr)
 
+    irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(OrdersMemory())
-    assembly_format = "$barrier `[` $index `]` `,` $parity attr-dict `:` type($barrier)"
+    assembly_format = "(`cluster` $cluster^)? $barrier `[` $index `]` `,` $parity attr-dict `:` type($barrier)"
 
-    def __init__(self, barrier: SSAValue, index: SSAValue, parity: SSAValue):
-        super().__init__(operands=[barrier, index, parity])
+    def __init__(self, barrier: SSAValue, index: SSAValue, parity: SSAValue, *, cluster: bool = False):
+        properties = {"cluster": UnitAttr() if cluster else None}
+        super().__init__(operands=[barrier, index, parity], properties=properties)
 
     def verify_(self) -> None:
         check_mbarrier(self.barrier)

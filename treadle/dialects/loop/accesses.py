@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects import hopper
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.hopper.cluster import STORED
 from treadle.dialects.loop import (
     ArriveOp,
     AsyncCopyOp,
@@ -186,6 +187,11 @@ def _(op: hopper.TensorStoreOp) -> list[Access]:
 @accesses.register
 def _(op: hopper.MbarrierInitOp | hopper.MbarrierArriveOp | hopper.MbarrierWaitOp) -> list[Access]:
     return [Access(op.barrier, [op.index], 1, True, lanes=1)]
+
+
+@accesses.register
+def _(op: hopper.StoreAsyncOp) -> list[Access]:
+    return [Access(op.buffer, op.indices, STORED, True), Access(op.barrier, [op.place], 1, True)]
 
 
 @accesses.register

@@ -61,6 +61,7 @@ from xdsl.utils.exceptions import VerifyException
 from treadle.dialects.dispatch_tree import DISPATCH, PredictedAttr, TreeAttr
 from treadle.dialects.effects import Convergent, OrdersMemory
 from treadle.dialects.graph.fused import REQUIRED, check_required
+from treadle.dialects.hopper.cluster import check_cluster
 from treadle.dialects.location import NamesNodes
 from treadle.dialects.loop.attributes import COUNT, CountAttr, Space, SpaceAttr, memref_of, type_of
 from treadle.dialects.syntax import MEMREF, Body, Clause, IndexRange, Parameters, declare
@@ -111,7 +112,13 @@ index = IndexType()
 
 
 def _properties(
-    name: str, grid: int, threads: int, comment: str | None, min_blocks_per_sm: int | None, operations: int | None
+    name: str,
+    grid: int,
+    threads: int,
+    comment: str | None,
+    min_blocks_per_sm: int | None,
+    operations: int | None,
+    cluster: int | None = None,
 ) -> dict[str, Attribute | None]:
     """The properties of both kinds of kernel."""
     return {
@@ -121,6 +128,7 @@ def _properties(
         "comment": None if comment is None else StringAttr(comment),
         "min_blocks_per_sm": None if min_blocks_per_sm is None else IntegerAttr(min_blocks_per_sm, i64),
         "operations": None if operations is None else CountAttr(operations),
+        "cluster": None if cluster is None else IntegerAttr(cluster, i64),
     }
 
 
@@ -208,7 +216,8 @@ def _flat(type: TensorType[Attribute] | MemRefType[Attribute]) -> MemRefType[Att
 _LAUNCH_AND_BODY = (
     "`grid` `(` custom<IndexRange>(`block_id`, $grid, ref($body)) `)` "
     "`threads` `(` custom<IndexRange>(`thread_id`, $threads, ref($body)) `)` "
-    "custom<Clause>(`min_blocks_per_sm`, $min_blocks_per_sm) custom<Clause>(`operations`, custom<Number>($operations)) "
+    "custom<Clause>(`cluster`, $cluster) custom<Clause>(`min_blocks_per_sm`, $min_blocks_per_sm) "
+    "custom<Clause>(`operations`, custom<Number>($operations)) "
     "custom<Clause>(`comment`, $comment) custom<Body>($body) attr-dict"
 )
 
@@ -227,17 +236,20 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     and the number of the thread in its block. Blocks are independent and run in any order; every element of each result
     that is required is stored. Several results are `outs(%C : tensor<4xf32>, %D : tensor<4xf16>)`, and `%c, %d = `
     gives them names. An optional `comment` names the operators that it computes; `min_blocks_per_sm 2`, after the
-    threads, limits the registers of a thread so that two blocks fit on a multiprocessor; `operations 384` says how many
-    arithmetic operations the results take by their definition. `requires [#graph.required<d0 < 0>]`, after the results,
-    says of each which elements are required; without it, all are. `joins [0, 400]`, after that, says that the result is
-    nothing else than the operands, each from that element on. The body captures nothing. A tensor may be `flat`:
+    threads, limits the registers of a thread so that two blocks fit on a multiprocessor; with `cluster 4`, before
+    that, each 4 consecutive blocks run at the same time and reach each other's shared memory; `operations 384` says how
+    many arithmetic operations the results take by their definition. `requires [#graph.required<d0 < 0>]`, after the
+    results, says of each which elements are required; without it, all are. `joins [0, 400]`, after that, says that the
+    result is nothing else than the operands, each from that element on. The body captures nothing. A tensor may be
+    `flat`:
 
     ```mlir
     ins(%A = %x : tensor<8x512xf32> flat)
     ```
     then its buffer is `memref<4096xf32>`, and the kernel says itself where in it an element lies.
     Rejected: arguments of other types than the operands', no result, a grid or a number of threads below 1, required
-    regions that do not fit the results, operands that are not all of the one result that they are joined to.
+    regions that do not fit the results, clusters that do not divide the grid, operands that are not all of the one
+    result that they are joined to.
     """
 
     name = "loop.kernel"
@@ -245,6 +257,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr.constr(i64))
     threads = prop_def(IntegerAttr.constr(i64))
+    cluster = opt_prop_def(IntegerAttr.constr(i64))
     min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
     operations = opt_prop_def(COUNT)
     comment = opt_prop_def(StringAttr)
@@ -270,8 +283,9 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
         comment: str | None = None,
         min_blocks_per_sm: int | None = None,
         operations: int | None = None,
+        cluster: int | None = None,
     ):
-        properties = _properties(name, grid, threads, comment, min_blocks_per_sm, operations)
+        properties = _properties(name, grid, threads, comment, min_blocks_per_sm, operations, cluster)
         super().__init__(operands=[inputs], result_types=[result_types], properties=properties, regions=[body])
 
     @property
@@ -296,6 +310,7 @@ class KernelOp(IRDLOperation, HasIndexRanges, NamesNodes):
     def verify_(self) -> None:
         if self.grid.value.data < 1 or self.threads.value.data < 1:
             raise VerifyException(f"@{self.sym_name.data}: grid and threads are at least 1")
+        check_cluster(self.cluster, self.grid.value.data)
         if not self.outputs:
             raise VerifyException(f"@{self.sym_name.data}: a kernel gives at least one tensor")
         tensors = [cast(TensorType, t) for t in (*self.inputs.types, *self.outputs.types)]
@@ -347,6 +362,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     sym_name = prop_def(SymbolNameConstraint())
     grid = prop_def(IntegerAttr.constr(i64))
     threads = prop_def(IntegerAttr.constr(i64))
+    cluster = opt_prop_def(IntegerAttr.constr(i64))
     min_blocks_per_sm = opt_prop_def(IntegerAttr.constr(i64))
     outputs = opt_prop_def(IntegerAttr.constr(i64))
     partial = opt_prop_def(UnitAttr)
@@ -400,6 +416,7 @@ class FuncOp(IRDLOperation, HasIndexRanges):
     def verify_(self) -> None:
         if self.grid.value.data < 1 or self.threads.value.data < 1:
             raise VerifyException(f"@{self.sym_name.data}: grid and threads are at least 1")
+        check_cluster(self.cluster, self.grid.value.data)
         types = [arg.type for arg in self.body.block.args]
         if types[-2:] != [index, index] or not all(isinstance(t, MemRefType) for t in types[:-2]):
             raise VerifyException(f"@{self.sym_name.data}: arguments are memrefs, then block and thread")

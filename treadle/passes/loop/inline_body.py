@@ -128,7 +128,7 @@ class KernelArguments:
             comment,
             None if old.min_blocks_per_sm is None else old.min_blocks_per_sm.value.data,
         )
-        new.operations = old.operations
+        new.operations, new.cluster = old.operations, old.cluster
         new.location = old.location
         Rewriter.insert_op(new, InsertPoint.before(old))
         if result_types is None:

@@ -199,6 +199,8 @@ def _lower_kernel(kernel: FuncOp) -> None:
         lowered.attributes["comment"] = kernel.comment
     if kernel.operations is not None:
         lowered.attributes["operations"] = kernel.operations
+    if kernel.cluster is not None:
+        lowered.attributes["cluster"] = kernel.cluster
     if kernel.min_blocks_per_sm is not None:
         lowered.attributes["min_blocks_per_sm"] = kernel.min_blocks_per_sm
     lowered.location = kernel.location

@@ -126,7 +126,7 @@ def outline(
 def kernel_key(kernel: KernelOp) -> Key:
     """A key of what a kernel does, without its names: kernels with equal keys are equal programs."""
     shape = (kernel.grid.value.data, kernel.threads.value.data, kernel.min_blocks_per_sm, len(kernel.outputs))
-    return (*shape, kernel.required_regions is None, _block_key(kernel.body.block, {}))
+    return (*shape, kernel.cluster, kernel.required_regions is None, _block_key(kernel.body.block, {}))
 
 
 def _block_key(block: Block, numbers: dict[SSAValue, int]) -> Key:
@@ -149,6 +149,7 @@ def _function(kernel: KernelOp, name: str) -> LoopFuncOp:
     grid, threads, outputs = kernel.grid.value.data, kernel.threads.value.data, len(kernel.outputs)
     function = LoopFuncOp(name, grid, threads, kernel.detach_region(0), outputs=outputs)
     function.min_blocks_per_sm, function.operations = kernel.min_blocks_per_sm, kernel.operations
+    function.cluster = kernel.cluster
     function.partial = None if kernel.required_regions is None else UnitAttr()
     function.location = kernel.location
     return function

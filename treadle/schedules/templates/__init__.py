@@ -9,6 +9,7 @@ from treadle.schedules.templates.attention_wgmma import AttentionWgmma
 from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
 from treadle.schedules.templates.generic_cpu import GenericCpu
 from treadle.schedules.templates.generic_cuda import GenericCuda
+from treadle.schedules.templates.matmul_cluster import MatmulCluster
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulInt8, MatmulMma, MatmulTf32
 from treadle.schedules.templates.matmul_simt import MatmulSimt
@@ -45,6 +46,7 @@ TEMPLATES: dict[str, Template] = {
         WindowCuda(),
         ReduceCuda(),
         MatmulWgmma(),
+        MatmulCluster(),
         MatmulMma(),
         MatmulInt8(),
         MatmulSimt(),

@@ -20,7 +20,15 @@ from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair
 from treadle.schedules.tiles import Region
-from treadle.schedules.warpgroups import SLAB, SPAN, OperandTile, WarpgroupBuilder, without_warpgroups
+from treadle.schedules.warpgroups import (
+    SLAB,
+    SPAN,
+    Operand,
+    OperandTile,
+    Pipe,
+    WarpgroupBuilder,
+    without_warpgroups,
+)
 from treadle.target import KIB, Target
 
 _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02, (128, 128): 1.08}
@@ -34,7 +42,7 @@ _RATE, _RATE_OF_MMA = 763e12, 370e12
 the tiles are too few, and are not split along the terms."""
 _SHARED = 227 * KIB
 """Of a block, in bytes, on every device of compute capability 9.0."""
-_OTHER_BYTES = 2048
+OTHER_BYTES = 2048
 """Of shared memory: barriers, and what alignment leaves."""
 
 
@@ -65,14 +73,14 @@ class MatmulWgmma(Template):
         return super().runs_on(target) and target.has_warpgroups
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and _refusal(anchor) is None
+        return isinstance(anchor, MatmulOp) and refusal(anchor) is None
 
     def obstacle(self, anchor: Anchor, target: Target) -> str | None:
         if not isinstance(anchor, MatmulOp) or target.capability != self.least_capability:
             return None
         if not self.runs_on(target):
             return without_warpgroups(target)
-        why = _refusal(anchor)
+        why = refusal(anchor)
         if why is None and not self.has_default(anchor, target):
             return f"its tiles are too few for {target.multiprocessors} multiprocessors"
         return why
@@ -110,7 +118,7 @@ def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
     return ceil(tiles_of(anchor, *tile) / target.multiprocessors) * prod(tile)
 
 
-def _refusal(anchor: MatmulOp) -> str | None:
+def refusal(anchor: MatmulOp) -> str | None:
     """Why copies of boxes and products of warpgroups cannot compute a product; None if they can."""
     if reduction_end(anchor) is not None:
         return "its terms end at an extent of a call"
@@ -173,18 +181,63 @@ class WgmmaTile:
 
     def most_stages(self, shared: int) -> int:
         """That fit into so much shared memory."""
-        return (shared - self.piece_bytes - _OTHER_BYTES) // self.stage_bytes
+        return (shared - self.piece_bytes - OTHER_BYTES) // self.stage_bytes
 
     @property
     def pieces(self) -> int:
         """That may be under way: two where that costs no stage."""
-        left = _SHARED - self.stages * self.stage_bytes - _OTHER_BYTES
+        left = _SHARED - self.stages * self.stage_bytes - OTHER_BYTES
         return max(1, min(2, left // self.piece_bytes))
 
     @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        return self.stages * self.stage_bytes + self.pieces * self.piece_bytes + _OTHER_BYTES
+        return self.stages * self.stage_bytes + self.pieces * self.piece_bytes + OTHER_BYTES
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Stages of both operands of a product in shared memory, and the pipe that fills them."""
+
+    anchor: MatmulOp
+    w: WarpgroupBuilder
+    a: Operand
+    b: Operand
+    pipe: Pipe
+
+    @staticmethod
+    def of(anchor: MatmulOp, tile: WgmmaTile, w: WarpgroupBuilder) -> Factors:
+        """Those of a tile. All threads reach it; a barrier of the block is behind it."""
+        types = [x.type for x in (anchor.a, anchor.b) if isinstance(x.type, TensorType)]
+        a = w.operand("shared_a", tile.a, types[0].get_element_type(), tile.stages)
+        b = w.operand("shared_b", tile.b, types[1].get_element_type(), tile.stages)
+        return Factors(anchor, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
+
+    def bring(self, number: Index, step: Index, at: Place) -> None:
+        """The producer's: fills the stage of a step of the pipe by a tile's step along the terms."""
+        b, (m, n), k = self.w.b, self.anchor.shape[-2:], self.anchor.reduction_extent
+        row, column, outer = at
+        of_a, of_b = self.a.tile, self.b.tile
+        stage, term = self.pipe.acquire(number), step * of_a.terms
+        left, right = (_outer(operand, outer) for operand in (self.anchor.a, self.anchor.b))
+        rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, of_a.terms), left)
+        columns = Region.of(b, b.inputs[1], (term, column), (k, n), (of_b.terms, of_b.own), right)
+        self.w.copy(rows, self.a, stage, self.pipe)
+        self.w.copy(columns.transposed, self.b, stage, self.pipe)
+
+
+Place = tuple[Index, Index, Sequence[Index]]
+"""Of a tile: its first row and column, and the indices of the outer dimensions."""
+
+
+def place_of(number: Index, anchor: MatmulOp, tile: WgmmaTile, group: int) -> Place:
+    """Where a tile lies: as many rows of tiles as `group` says follow one another."""
+    (*batch, m, n) = anchor.shape
+    rows, columns = ceil(m / tile.m), ceil(n / tile.n)
+    of_matrix = number % (rows * columns) if batch else number
+    row, column = block_coordinates(of_matrix, rows, columns, group)
+    outer = (number // (rows * columns)).delinearize(batch) if batch else []
+    return row * tile.m, column * tile.n, outer
 
 
 def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, name: str) -> KernelOp:
@@ -192,44 +245,23 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
     operands = [anchor.a, anchor.b]
     b = kernel_builder(operands, anchor.type)
     w = WarpgroupBuilder(b, tile.consumers)
-    (*batch, m, n), k = anchor.shape, anchor.reduction_extent
-    rows, columns, steps = ceil(m / tile.m), ceil(n / tile.n), ceil(k / tile.a.terms)
-    total = rows * columns * prod(batch)
+    (m, n), k = anchor.shape[-2:], anchor.reduction_extent
+    steps, total = ceil(k / tile.a.terms), tiles_of(anchor, tile.m, tile.n)
     blocks = min(blocks, total)
-    elements = [x.type.get_element_type() for x in operands if isinstance(x.type, TensorType)]
-    a = w.operand("shared_a", tile.a, elements[0], tile.stages)
-    right = w.operand("shared_b", tile.b, elements[1], tile.stages)
-    pipe = w.pipe(tile.stages, tile.stage_bytes)
-
-    def place(number: Index) -> tuple[Index, Index, Sequence[Index]]:
-        of_matrix = number % (rows * columns) if batch else number
-        row, column = block_coordinates(of_matrix, rows, columns, group)
-        outer = (number // (rows * columns)).delinearize(batch) if batch else []
-        return row * tile.m, column * tile.n, outer
-
+    factors = Factors.of(anchor, tile, w)
+    pipe = factors.pipe
     with w.producer(), w.tiles(total, blocks) as (before, number):
-        row, column, outer = place(number)
+        at = place_of(number, anchor, tile, group)
         with b.loop("step", steps) as step:
-            stage, term = pipe.acquire(before * steps + step), step * tile.a.terms
-            of_a = Region.of(b, b.inputs[0], (row, term), (m, k), (tile.m, tile.a.terms), _outer(anchor.a, outer))
-            of_b = Region.of(b, b.inputs[1], (term, column), (k, n), (tile.a.terms, tile.n), _outer(anchor.b, outer))
-            w.copy(of_a, a, stage, pipe)
-            w.copy(of_b.transposed, right, stage, pipe)
+            factors.bring(before * steps + step, step, at)
 
     with w.consumer() as consumer:
         c = consumer.sums("acc", f32 if anchor.sums is None else i32, tile.m // tile.consumers, tile.n)
         with w.tiles(total, blocks) as (before, number):
             first = before * steps
-            with b.loop("step", steps) as step:
-                stage = pipe.wait(first + step)
-                consumer.multiply(a, right, c, stage, step)
-                consumer.finish(1)
-                # The products of the step before are over.
-                with b.when(step > 0):
-                    pipe.release(pipe.before(stage), consumer.lane)
-            consumer.finish(0, c)
+            consumer.multiply_steps(factors.a, factors.b, c, pipe, first, steps)
             pipe.release(pipe.stage(first + (steps - 1)), consumer.lane)
-            row, column, outer = place(number)
+            row, column, outer = place_of(number, anchor, tile, group)
             of_c = Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer)
             consumer.store_pieces(c, of_c, tile.pieces, before)
         consumer.drain()

@@ -109,8 +109,9 @@ class Recorder(ScalarRecorder):
         threads: int,
         comment: str,
         min_blocks_per_sm: int | None = None,
+        cluster: int | None = None,
     ) -> KernelOp:
-        del name, operands, result, comment
+        del name, operands, result, comment, cluster
         for variable, size in ((self._block_variable, grid), (self._thread_variable, threads)):
             variable.fix(size)
         renew(self._root)

@@ -176,6 +176,41 @@ def _cluster() -> HopperCase:
     return HopperCase(_CLUSTER, {"x": given}, expected, maps, sass="UTMALDG.2D.MULTICAST", cluster=2)
 
 
+# Each of four blocks stores a pair a thread to each block, which adds them up.
+_STORES = """__shared__ alignas(16) treadle_vec<TYPE, 2> s[4][64];
+  __shared__ treadle_mbarrier full;
+  const unsigned s_at = treadle_uniform(treadle_shared_address(s));
+  const unsigned full_at = treadle_uniform(treadle_shared_address(&full));
+  const int rank = treadle_cluster_rank();
+  if (t == 0) {
+    treadle_mbarrier_init(full_at, 1);
+    treadle_mbarrier_fence();
+    treadle_mbarrier_expect(full_at, 2048);
+  }
+  treadle_cluster_arrive();
+  treadle_cluster_wait();
+  for (int to = 0; to < 4; ++to) {
+    treadle_vec<TYPE, 2> pair;
+    pair.v[0] = x[rank * 64 + t] * (to + 1);
+    pair.v[1] = x[rank * 64 + 63 - t] - to;
+    const unsigned there = treadle_remote_address(s_at, to) + (rank * 64 + t) * 8;
+    treadle_store_async(there, treadle_remote_address(full_at, to), pair);
+  }
+  treadle_mbarrier_wait_cluster(full_at, 0);
+  TYPE sum = 0;
+  for (int from = 0; from < 4; ++from) sum = sum * 3 + s[from][t].v[0] * 2 - s[from][t].v[1];
+  out[rank * 64 + t] = sum;"""
+
+
+def _stores(dtype: type[np.float32 | np.int32], type: str) -> HopperCase:
+    given = np.random.default_rng(4).integers(-50, 50, (4, 64)).astype(dtype)
+    expected = np.zeros((4, 64), dtype)
+    for to in range(4):
+        for sent in given:
+            expected[to] = expected[to] * 3 + sent * (to + 1) * 2 - (sent[::-1] - to)
+    return HopperCase(_STORES.replace("TYPE", type), {"x": given}, expected, sass="STAS.64", block=64, cluster=4)
+
+
 _PLANES = _WORDS.reshape(6, 16, 128)
 _FOUR = _WORDS.reshape(3, 4, 8, 128)
 _FIVE = _WORDS.reshape(2, 3, 4, 4, 128)
@@ -215,6 +250,8 @@ _COPY_CASES = {
     "treadle_tensor_load bytes": _load(_WORDS.view(np.uint8), (64, 128), (40, 192), 1),
     "treadle_tensor_load floats": _load(_WORDS.view(np.float32), (32, 16), (70, 52), 2),
     "treadle_tensor_load_multicast": _cluster(),
+    "treadle_store_async floats": _stores(np.float32, "float"),
+    "treadle_store_async integers": _stores(np.int32, "int"),
     "treadle_tensor_load 3 dimensions": _load(_PLANES, (3, 5, 64), (4, -2, 88), 1),
     "treadle_tensor_load 4 dimensions": _load(_FOUR, (2, 3, 4, 32), (1, 2, -1, 8), 2),
     "treadle_tensor_load 5 dimensions": _load(_FIVE, (2, 2, 3, 2, 16), (1, -1, 2, 3, 120), 3),

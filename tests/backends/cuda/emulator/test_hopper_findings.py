@@ -40,6 +40,22 @@ LOADED = f"{START}\n  {LOAD}\n  treadle_mbarrier_wait(full_at, 0);"
 WRITTEN = """for (int n = t; n < 2048; n += 256) s[n / 32][n % 32] = n; // OTHER
   treadle_fence_async();
   treadle_barrier();"""
+STORED = """if (t == 0) {
+    treadle_mbarrier_init(full_at, 1);
+    treadle_mbarrier_init(full_at + 8, 1);
+    treadle_mbarrier_fence();
+    treadle_mbarrier_expect(full_at, 2048);
+  }
+  treadle_barrier();
+  treadle_cluster_arrive();
+  treadle_cluster_wait();
+  const int other = 1 - treadle_cluster_rank();
+  const unsigned there = treadle_remote_address(s_at, other) + t * 8;
+  const unsigned full_there = treadle_remote_address(full_at, other);
+  treadle_store_async(there, full_there, treadle_vec<float, 2>{{(float)t, 1}});
+  treadle_mbarrier_wait_cluster(full_at, 0);
+  b[t] = s[t / 16][t % 16 * 2];"""
+WAIT = "treadle_mbarrier_wait_cluster(full_at, 0);"
 PRODUCT = "treadle_wgmma<64, treadle_tf32, treadle_tf32, 0, 0>"
 SUMS = "treadle_vec<float, 4> sums[8];"
 
@@ -236,6 +252,79 @@ CASES = {
   treadle_cluster_barrier();""",
         ("// barrier", "treadle_cluster_barrier();"),
         "s",
+        cluster=True,
+    ),
+    "a store to a block that may not have started": Case(
+        "init",
+        "no barrier was initialised here",
+        STORED.replace("treadle_cluster_arrive();\n  treadle_cluster_wait();", "// meet").replace(
+            "{(float)t, 1}});", "{(float)t, 1}}); // HERE"
+        ),
+        ("// meet", "treadle_cluster_arrive();\n  treadle_cluster_wait();"),
+        cluster=True,
+    ),
+    "what another block stores, read before it came": Case(
+        "race",
+        "touched while an asynchronous copy to it is under way",
+        STORED.replace(WAIT, "// wait").replace("t % 16 * 2];", f"t % 16 * 2]; // HERE\n  {WAIT}"),
+        ("// wait", WAIT),
+        "s",
+        cluster=True,
+    ),
+    "what another block stores, waited for in the scope of the block": Case(
+        "race",
+        "a wait in the scope of the block for what other blocks store",
+        STORED.replace(WAIT, "treadle_mbarrier_wait(full_at, 0); // HERE"),
+        ("treadle_mbarrier_wait(full_at, 0);", WAIT),
+        "full",
+        cluster=True,
+    ),
+    "a store that completes at a barrier of another block": Case(
+        "bounds",
+        "a store to block 1 of the cluster that completes at a barrier of block 0",
+        STORED.replace("{(float)t, 1}});", "{(float)t, 1}}); // HERE").replace("(there, full_there", "(there, full_at"),
+        ("(there, full_at", "(there, full_there"),
+        cluster=True,
+    ),
+    "a store of which nobody knows that it came": Case(
+        "race",
+        "the block ended before a copy to it arrived",
+        STORED.replace("{(float)t, 1}});", "{(float)t, 1}}); // HERE")
+        .replace(WAIT, "// wait")
+        .replace("b[t] = s", "//"),
+        ("// wait", WAIT),
+        cluster=True,
+    ),
+    "a store between two numbers": Case(
+        "bounds",
+        "an address that is no multiple of 8",
+        STORED.replace("+ t * 8;", "+ 4 + t * 8;").replace("{(float)t, 1}});", "{(float)t, 1}}); // HERE"),
+        ("+ 4 + t * 8", "+ t * 8"),
+        cluster=True,
+    ),
+    "bytes that other blocks do not store": Case(
+        "divergence",
+        "phase 0 never ends: 8 bytes missing",
+        STORED.replace("2048", "2056").replace(WAIT, f"{WAIT} // HERE"),
+        ("2056", "2048"),
+        "full[0]",
+        cluster=True,
+    ),
+    "two arrivals at the barrier of the cluster": Case(
+        "divergence",
+        "a second arrival before the wait at the barrier of the cluster",
+        """treadle_cluster_arrive();
+  // wait
+  treadle_cluster_arrive(); // HERE
+  treadle_cluster_wait();""",
+        ("// wait", "treadle_cluster_wait();"),
+        cluster=True,
+    ),
+    "a wait that no arrival precedes": Case(
+        "divergence",
+        "a wait without an arrival at the barrier of the cluster",
+        "// arrive\n  treadle_cluster_wait(); // HERE",
+        ("// arrive", "treadle_cluster_arrive();"),
         cluster=True,
     ),
     "a copy that nobody waits for": Case(

@@ -54,6 +54,7 @@ from treadle.backends.reference import evaluate_module
 from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
+from treadle.dialects.schedule import Choice
 from treadle.target import Target
 from treadle.target.tensor_map import TensorMap
 
@@ -229,6 +230,19 @@ def _check_graph(name: str) -> None:
         assert free_bytes(driver) == CAPACITY
 
 
+def clusters_are_launched_like_other_kernels() -> None:
+    """By a grid that they divide: how many blocks they have is said in the kernel's text."""
+    a, b = random(100, 264).astype(np.float16), random(264, 72, seed=1).astype(np.float16)
+    graph = Graph(a, b)
+    module = graph.module(graph.add(MatmulOp(graph[0], graph[1])))
+    choices: dict[str, Choice] = {"block": (64, 64), "split": 4, "stages": 2}
+    lowered = scheduled(module, "matmul_cluster", choices, Target.parse(FEW_OF_HOPPER))
+    planned, expected = read_program(lowered), a.astype(np.float64) @ b.astype(np.float64)
+    with opened() as driver, CudaProgram(driver, compiled(lowered, planned), planned.inputs, planned.outputs) as model:
+        for _ in range(2):
+            np.testing.assert_allclose(model.run([a, b])[0], expected, rtol=2e-3, atol=4e-2)
+
+
 def products_of_warpgroups_take_maps_of_their_buffers() -> None:
     """Of the program's own buffers, and of a caller's: the maps in a captured graph follow their addresses."""
     a, b = random(200, 136).astype(np.float16), random(136, 264, seed=1).astype(np.float16)
@@ -353,6 +367,7 @@ CASES: dict[str, Callable[[], None]] = {
     for case in (
         the_device_is_described,
         products_of_warpgroups_take_maps_of_their_buffers,
+        clusters_are_launched_like_other_kernels,
         maps_that_the_driver_refuses,
         memory_is_allocated_copied_and_given_back,
         work_waits_for_synchronize,

@@ -37,6 +37,12 @@ bool grid_fits(const unsigned (&grid)[3]) { return within(grid, {0x7fffffff, 0xf
 
 std::string symbol(const char *prefix, const Function &function) { return prefix + function.name; }
 
+// Blocks of a cluster, as the kernel's text says.
+void read_cluster(const Function &function, uint32_t (&cluster)[3]) {
+  const auto *said = (const uint32_t *)dlsym(function.module->library, symbol("treadle_emu_cluster_", function).c_str());
+  for (int i = 0; i < 3; ++i) cluster[i] = said ? said[i] : 1;
+}
+
 std::vector<Parameter> parameters(const Function &function) {
   auto describe = (uint32_t(*)(Parameter *))dlsym(
       function.module->library, symbol("treadle_emu_parameters_", function).c_str());
@@ -95,7 +101,7 @@ CUresult run(const KernelNode &kernel) {
   request.arguments = arguments.data();
   memcpy(request.grid, kernel.extents.grid, sizeof request.grid);
   memcpy(request.block, kernel.extents.block, sizeof request.block);
-  for (uint32_t &blocks : request.cluster) blocks = 1;
+  read_cluster(function, request.cluster);
   request.dynamic_bytes = kernel.dynamic_bytes;
   char *dynamic = (char *)dlsym(library, "treadle_dynamic");
   emu::SharedVariable variable = {dynamic ? dynamic - request.anchor() : 0, kernel.dynamic_bytes};
@@ -114,6 +120,11 @@ CUresult make_kernel(Function *function, const Extents &extents, unsigned dynami
   if (!device().functions.count(function)) return CUDA_ERROR_INVALID_HANDLE;
   if (!grid_fits(extents.grid) || !block_fits(extents.block)) return CUDA_ERROR_INVALID_VALUE;
   if ((int64_t)dynamic_bytes > function->max_dynamic_shared) return CUDA_ERROR_INVALID_VALUE;
+  uint32_t cluster[3];
+  read_cluster(*function, cluster);
+  for (int i = 0; i < 3; ++i) {
+    if (extents.grid[i] % cluster[i]) return CUDA_ERROR_INVALID_VALUE;
+  }
   std::vector<Parameter> wanted = parameters(*function);
   Values values;
   if (kernel_parameters && extra) return CUDA_ERROR_INVALID_VALUE;

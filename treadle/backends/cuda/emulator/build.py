@@ -278,8 +278,14 @@ def build_text(text: str, name: str, checked: bool, environment: Environment, co
 
 
 def _trailer(text: str) -> str:
-    """The trailer after the text: entry points of its kernels, and its dynamic shared memory."""
-    lines = [f"TREADLE_EMU_KERNEL({kernel})" for kernel in kernels(text)]
+    """The trailer after the text: entry points of its kernels, their clusters, and its dynamic shared memory."""
+    found = kernels(text)
+    lines = [f"TREADLE_EMU_KERNEL({kernel})" for kernel in found]
+    lines += [
+        f"TREADLE_EMU_CLUSTER({kernel}, {', '.join(map(str, each.cluster))})"
+        for kernel, each in found.items()
+        if each.cluster != (1, 1, 1)
+    ]
     names = dynamic_arrays(text)
     if names:
         # All names mean the same memory.

@@ -76,6 +76,9 @@ class What(IntEnum):
     CLUSTER_RANK = 44
     CLUSTER_ENDED = 45
     CLUSTER_STUCK = 46
+    CLUSTER_ARRIVALS = 47
+    CLUSTER_SCOPE = 48
+    STORE_BARRIER = 49
 
 
 class Standing(IntEnum):

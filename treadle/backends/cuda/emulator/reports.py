@@ -200,6 +200,9 @@ KINDS: dict[What, FindingKind] = {
     What.CLUSTER_RANK: "bounds",
     What.CLUSTER_ENDED: "race",
     What.CLUSTER_STUCK: "divergence",
+    What.CLUSTER_ARRIVALS: "divergence",
+    What.CLUSTER_SCOPE: "race",
+    What.STORE_BARRIER: "bounds",
     What.REGISTERS_WARPGROUP: "divergence",
     What.REGISTERS_NUMBER: "bounds",
     What.REGISTERS_SUM: "divergence",
@@ -379,6 +382,8 @@ _MESSAGES: Mapping[What, str] = {
     What.CLUSTER_RANK: "block {a} of a cluster of {b}",
     What.CLUSTER_ENDED: "block {a} of the cluster may have ended",
     What.CLUSTER_STUCK: "a barrier of the cluster that not all threads come to; the launch ended here",
+    What.CLUSTER_SCOPE: "a wait in the scope of the block for what other blocks store",
+    What.STORE_BARRIER: "a store to block {a} of the cluster that completes at a barrier of block {b}",
     What.ASYNC_UNFENCED: "read by a copy or a product, but no treadle_fence_async of its writer precedes",
     What.WGMMA_SUMS: "registers touched while a product on them is under way",
     What.WGMMA_FENCE: "a product whose registers no treadle_wgmma_fence orders",
@@ -406,6 +411,9 @@ def message_of(native: NativeFinding) -> str:
             return f"phase {d} never ends: {' and '.join(missing) or 'nothing'} missing{beyond}; the launch ended here"
         case What.TENSOR_MAP if a == 0:
             return f"a copy of {b} dimensions by what is no tensor map"
+        case What.CLUSTER_ARRIVALS:
+            which = "a second arrival before the wait" if a else "a wait without an arrival"
+            return f"{which} at the barrier of the cluster"
         case What.WGMMA_DESCRIPTOR:
             return f"the matrix descriptor of operand {'AB'[b]}: {_DESCRIPTOR_FAULTS[a]}"
         case What.REGISTERS_NUMBER if c:

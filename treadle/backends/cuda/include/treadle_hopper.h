@@ -86,6 +86,17 @@ inline void treadle_mbarrier_wait(unsigned barrier, int parity) {
         : "memory");
   } while (!done);
 }
+// The same where other blocks of the cluster stored what is waited for.
+inline void treadle_mbarrier_wait_cluster(unsigned barrier, int parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!done);
+}
 
 // ---- copies of boxes of a tensor, by one thread ---------------------------------------------------------------
 
@@ -216,6 +227,28 @@ inline int treadle_cluster_rank() {
 }
 inline void treadle_cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// The same in two parts, between which a thread does something else. All that those who wait know of another thread is that
+// it has started, and the barriers that it has published.
+inline void treadle_cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+inline void treadle_cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Where a block of the cluster has what lies at an address here; bytes further on are as many further on there.
+inline unsigned treadle_remote_address(unsigned address, int rank) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// Starts a store to a block of the cluster, which takes its 8 bytes off a barrier of that block when it is there. The block
+// has not ended before: it waits for them.
+inline void treadle_store_async(unsigned to, unsigned barrier, treadle_vec<float, 2> x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "f"(x.v[0]), "f"(x.v[1]), "r"(barrier)
+               : "memory");
+}
+inline void treadle_store_async(unsigned to, unsigned barrier, treadle_vec<int, 2> x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "r"(x.v[0]), "r"(x.v[1]), "r"(barrier)
+               : "memory");
 }
 
 // ---- launches that overlap ------------------------------------------------------------------------------------

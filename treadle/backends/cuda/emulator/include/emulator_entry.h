@@ -83,6 +83,10 @@ template <typename... P> inline uint32_t treadle_emu_parameters(void (*)(P...), 
     return treadle_emu_parameters(NAME, out);                                                          \
   }
 
+// Blocks of a cluster, for who launches a kernel without its text.
+#define TREADLE_EMU_CLUSTER(NAME, X, Y, Z) \
+  extern "C" __attribute__((visibility("default"))) const uint32_t treadle_emu_cluster_##NAME[3] = {X, Y, Z};
+
 // Where this module's shared memory lies on the calling core.
 // The mention of the launch keeps the linker from dropping the runtime.
 #define TREADLE_EMU_ANCHOR                                                                 \

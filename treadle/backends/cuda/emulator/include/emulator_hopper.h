@@ -5,7 +5,7 @@ extern "C" {
 void treadle_emu_mbarrier_init(uint32_t barrier, int32_t arrivals);
 void treadle_emu_mbarrier_fence();
 void treadle_emu_mbarrier_arrive(uint32_t barrier, int32_t bytes);
-void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity);
+void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity, int32_t in_cluster);
 void treadle_emu_tensor_load(uint32_t tile, const treadle_tensor_map *map, uint32_t barrier, const int32_t *at,
                              uint32_t rank);
 void treadle_emu_tensor_store(const treadle_tensor_map *map, uint32_t tile, const int32_t *at, uint32_t rank);
@@ -24,6 +24,10 @@ void treadle_emu_tensor_load_multicast(uint32_t tile, const treadle_tensor_map *
                                        const int32_t *at, uint32_t rank);
 uint32_t treadle_emu_cluster_rank();
 void treadle_emu_cluster_barrier();
+void treadle_emu_cluster_arrive(int32_t releases);
+void treadle_emu_cluster_wait();
+uint32_t treadle_emu_remote_address(uint32_t address, int32_t rank);
+void treadle_emu_store_async(uint32_t to, uint32_t barrier, const void *data, uint32_t bytes);
 }
 
 TREADLE_EMU_INLINE int treadle_uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
@@ -37,7 +41,12 @@ TREADLE_EMU_INLINE void treadle_mbarrier_arrive(unsigned barrier) { treadle_emu_
 TREADLE_EMU_INLINE void treadle_mbarrier_expect(unsigned barrier, int bytes) {
   treadle_emu_mbarrier_arrive(barrier, bytes);
 }
-TREADLE_EMU_INLINE void treadle_mbarrier_wait(unsigned barrier, int parity) { treadle_emu_mbarrier_wait(barrier, parity); }
+TREADLE_EMU_INLINE void treadle_mbarrier_wait(unsigned barrier, int parity) {
+  treadle_emu_mbarrier_wait(barrier, parity, 0);
+}
+TREADLE_EMU_INLINE void treadle_mbarrier_wait_cluster(unsigned barrier, int parity) {
+  treadle_emu_mbarrier_wait(barrier, parity, 1);
+}
 
 TREADLE_EMU_INLINE void treadle_tensor_map_prefetch(const treadle_tensor_map &) {}
 template <typename... AT>
@@ -124,6 +133,16 @@ TREADLE_EMU_INLINE void treadle_tensor_load_multicast(unsigned tile, const tread
 }
 TREADLE_EMU_INLINE int treadle_cluster_rank() { return (int)treadle_emu_cluster_rank(); }
 TREADLE_EMU_INLINE void treadle_cluster_barrier() { treadle_emu_cluster_barrier(); }
+TREADLE_EMU_INLINE void treadle_cluster_arrive() { treadle_emu_cluster_arrive(0); }
+TREADLE_EMU_INLINE void treadle_cluster_wait() { treadle_emu_cluster_wait(); }
+TREADLE_EMU_INLINE unsigned treadle_remote_address(unsigned address, int rank) {
+  return treadle_emu_remote_address(address, rank);
+}
+template <typename T>
+TREADLE_EMU_INLINE void treadle_store_async(unsigned to, unsigned barrier, treadle_vec<T, 2> x) {
+  static_assert(sizeof x == 8, "two numbers of 32 bits are stored");
+  treadle_emu_store_async(to, barrier, x.v, sizeof x);
+}
 // Launches run one after another.
 TREADLE_EMU_INLINE void treadle_grid_done() {}
 TREADLE_EMU_INLINE void treadle_grid_wait() {}

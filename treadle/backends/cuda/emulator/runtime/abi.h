@@ -62,6 +62,9 @@ enum What : uint32_t {
   CLUSTER_RANK,            // a block that the cluster does not have
   CLUSTER_ENDED,           // a block of the cluster that has ended
   CLUSTER_STUCK,
+  CLUSTER_ARRIVALS,        // a second arrival at its barrier before the wait, or a wait without an arrival
+  CLUSTER_SCOPE,           // a wait that does not order what other blocks stored
+  STORE_BARRIER,           // a store to one block that completes at a barrier of another
 };
 
 // A buffer of device memory. With checks it is copied between red zones, and back afterwards.

@@ -44,17 +44,16 @@ bool pass_to_ready(Worker &w) {
 bool land_any(Worker &w) {
   Cluster &cluster = *w.cluster;
   uint32_t all = 0;
-  for (uint32_t i = 0; i < cluster.size; ++i) all += cluster.members[i]->hopper ? cluster.members[i]->hopper->num_loads : 0;
+  for (uint32_t i = 0; i < cluster.size; ++i) all += under_way(*cluster.members[i]);
   if (!all) return false;
   uint32_t number = random(*cluster.members[0]->hopper, all);
   for (uint32_t i = 0; i < cluster.size; ++i) {
     Worker &member = *cluster.members[i];
-    const uint32_t loads = member.hopper ? member.hopper->num_loads : 0;
-    if (number < loads) {
+    if (number < under_way(member)) {
       land(member, number);
       return true;
     }
-    number -= loads;
+    number -= under_way(member);
   }
   return true;
 }
@@ -185,9 +184,14 @@ void check_reached(Worker &w) {
     if (!last.block || last.epoch != from.epoch || h.left[i] > last.warp_epoch()) continue;
     report_numbers({CLUSTER_ENDED, w.launch->module_low + last.pc, 0, NO_BUFFER}, 0, 0, {{w.rank}});
   }
+  for (uint32_t i = 0; i < h.num_barriers; ++i) {
+    const Mbarrier &b = h.barriers[i];
+    if (b.stored_end <= h.left[w.clocks.phases(i)]) continue;
+    report_numbers({CLUSTER_ENDED, b.stored_pc, 0, NO_BUFFER}, 0, 0, {{w.rank}});
+  }
 }
 
-void mark_remote(Worker &w, Worker &target, uint8_t *memory, const Slot &now, uint64_t pc) {
+void mark_remote(Worker &w, Worker &target, uint8_t *memory, uint32_t bytes, const Slot &now, uint64_t pc) {
   const WindowPlace place = place_of_memory(target, memory);
   const uint32_t granule = target.shared.granule;
   Cell *cells = &target.shared.cells[(uint64_t)(memory - target.shared.low) / granule];
@@ -196,7 +200,7 @@ void mark_remote(Worker &w, Worker &target, uint8_t *memory, const Slot &now, ui
   const auto unordered = [&](const Slot &before) {
     return before.block == block && unordered_in_cluster(w, target.rank, before, now);
   };
-  for (uint32_t i = 0; i < CHUNK / granule; ++i) {
+  for (uint32_t i = 0; i < bytes / granule; ++i) {
     Cell &cell = cells[i];
     const Slot *other = nullptr;
     What what = RACE_READ_WRITE;
@@ -223,28 +227,55 @@ using namespace emu;
 
 extern "C" uint32_t treadle_emu_cluster_rank() { return worker->rank; }
 
-extern "C" void treadle_emu_cluster_barrier() {
-  Worker &w = *worker;
+namespace {
+
+NamedBarrier &cluster_barrier(Worker &w) { return w.cluster ? w.cluster->barrier : w.hopper->named[0]; }
+
+// `releases`: those that wait see what the thread did before.
+void arrive(Worker &w, bool releases, uint64_t pc) {
   Hopper &h = hopper();
-  const uint64_t pc = (uint64_t)__builtin_return_address(0);
-  if (w.counting) log_wait(w, pc);
-  NamedBarrier &b = w.cluster ? w.cluster->barrier : h.named[0];
+  NamedBarrier &b = cluster_barrier(w);
+  Asynchronous &self = h.threads[w.current->index];
+  if (self.cluster_arrivals != self.cluster_waits) report_numbers({CLUSTER_ARRIVALS, pc, 0, NO_BUFFER}, 0, 0, {{1}});
+  self.cluster_arrivals++;
   if (w.clocks.all && !b.gathered.clock) {
     b.gathered.clock = new_clock(w);
     b.released.clock = new_clock(w);
   }
-  const uint32_t generation = b.generation, size = w.cluster ? w.cluster->size : 1;
+  const uint32_t size = w.cluster ? w.cluster->size : 1;
   b.expected = size * w.num_threads;
-  publish(w, b.gathered);
-  if (++b.arrived == b.expected) {
-    b.arrived = 0;
-    b.generation++;
-    copy(w, b.released, b.gathered);
-    for (uint32_t i = 0; i < size; ++i) {
-      Worker &member = w.cluster ? *w.cluster->members[i] : w;
-      if (member.hopper) wake_all(member, member.hopper->at_cluster);
-    }
+  if (releases) publish(w, b.gathered);
+  if (++b.arrived < b.expected) return;
+  b.arrived = 0;
+  b.generation++;
+  copy(w, b.released, b.gathered);
+  for (uint32_t i = 0; i < size; ++i) {
+    Worker &member = w.cluster ? *w.cluster->members[i] : w;
+    if (member.hopper) wake_all(member, member.hopper->at_cluster);
   }
-  while (b.generation == generation) wait_for(AT_CLUSTER, h.at_cluster, pc);
+}
+
+void wait(Worker &w, uint64_t pc) {
+  Hopper &h = hopper();
+  if (w.counting) log_wait(w, pc);
+  NamedBarrier &b = cluster_barrier(w);
+  Asynchronous &self = h.threads[w.current->index];
+  if (self.cluster_arrivals == self.cluster_waits) {
+    report_numbers({CLUSTER_ARRIVALS, pc, 0, NO_BUFFER}, 0, 0, {{0}});
+    return;
+  }
+  while (b.generation <= self.cluster_waits) wait_for(AT_CLUSTER, h.at_cluster, pc);
+  self.cluster_waits++;
   learn(w, b.released);
+}
+
+}  // namespace
+
+#define PC ((uint64_t)__builtin_return_address(0))
+
+extern "C" void treadle_emu_cluster_arrive(int32_t releases) { arrive(*worker, releases, PC); }
+extern "C" void treadle_emu_cluster_wait() { wait(*worker, PC); }
+extern "C" void treadle_emu_cluster_barrier() {
+  arrive(*worker, true, PC);
+  wait(*worker, PC);
 }

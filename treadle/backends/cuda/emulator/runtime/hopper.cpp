@@ -78,7 +78,7 @@ void begin_hopper(Worker &w) {
     free(b.released.clock);
   }
   memset((void *)h.barriers, 0, h.num_barriers * sizeof(Mbarrier));
-  h.num_barriers = h.num_loads = 0;
+  h.num_barriers = h.num_loads = h.num_stores = 0;
   memset(h.at_cluster, 0, sizeof h.at_cluster);
   if (h.reached) memset((void *)h.reached, 0, w.clocks.threads * sizeof(Slot));
   if (h.left) memset(h.left, 0, w.clocks.width * sizeof(uint32_t));
@@ -118,6 +118,7 @@ void close_hopper(Worker &w) {
   free(h.tags);
   free(h.fenced_before);
   free(h.loads);
+  free(h.stores);
   free(h.reached);
   free(h.left);
   free(w.clocks.all);
@@ -247,8 +248,8 @@ bool report_stuck_block(Worker &w) {
 
 bool resolve_hopper(Worker &w) {
   Hopper &h = *w.hopper;
-  if (h.num_loads) {
-    land(w, random(h, h.num_loads));
+  if (under_way(w)) {
+    land(w, random(h, under_way(w)));
     return true;
   }
   if (!report_stuck_block(w)) return false;
@@ -275,6 +276,11 @@ void leave_hopper(Worker &w) {
     uint32_t threads[MAX_WARPS] = {};
     threads[h.loads[i].thread / WARP_SIZE] |= 1u << (h.loads[i].thread % WARP_SIZE);
     report_threads({TENSOR_UNARRIVED, h.loads[i].pc, 0, place_of(w, h.loads[i].tile).buffer}, threads);
+  }
+  for (uint32_t i = 0; i < h.num_stores; ++i) {
+    uint32_t threads[MAX_WARPS] = {};
+    threads[h.stores[i].thread / WARP_SIZE] |= 1u << (h.stores[i].thread % WARP_SIZE);
+    report_threads({TENSOR_UNARRIVED, h.stores[i].pc, 0, place_of(w, h.stores[i].address).buffer}, threads);
   }
 }
 

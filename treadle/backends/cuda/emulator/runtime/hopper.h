@@ -47,7 +47,11 @@ struct Mbarrier {
   uint32_t phase;      // how many have ended
   uint32_t thread;     // that initialised it
   bool published;      // to copies
+  uint32_t arrivals;   // of the thread at the barrier of the cluster before that, or before its initialisation
   Slot made;           // its initialisation
+  bool stored;         // other blocks' stores complete in the phase under way
+  uint32_t stored_end; // the same of the last such phase: how many had ended with it; 0 for none
+  uint64_t stored_pc;  // of the last such store
   uint32_t waiting[MAX_WARPS];
   Knowledge gathered;  // what those who arrived had done and knew
   Knowledge released;  // the same at the end of the last phase
@@ -73,6 +77,16 @@ struct TensorCopy {
   uint8_t *data;       // then
   uint32_t thread;     // that issued it
   uint64_t pc;
+};
+
+// A few bytes on their way to shared memory, from a block of the cluster.
+struct RemoteStore {
+  uint32_t address;    // in the window
+  uint32_t bytes;
+  uint32_t barrier;
+  uint32_t thread;     // that issued it
+  uint64_t pc;
+  uint8_t data[16];
 };
 
 struct TensorStores {
@@ -159,6 +173,7 @@ struct Asynchronous {
   bool fenced;
   uint32_t num_held;
   HeldSums held[MOST_HELD];
+  uint32_t cluster_arrivals, cluster_waits;  // at the barrier of the cluster
   uint32_t registers;        // what treadle_registers_ asked for last; 0 for nothing
   uint64_t registers_pc;
 };
@@ -203,6 +218,8 @@ struct Hopper {
   NamedBarrier named[NAMED_BARRIERS];
   TensorCopy *loads;
   uint32_t num_loads, loads_capacity;
+  RemoteStore *stores;  // to this block
+  uint32_t num_stores, stores_capacity;
   Warpgroup groups[MAX_WARPGROUPS];
   Asynchronous *threads;
   Tag *tags;           // by address / CHUNK
@@ -260,9 +277,12 @@ bool arrived(const Worker &w, const uint32_t *clock, const Cell &cell);
 // cluster.cpp
 // A block of the cluster; null, and a finding, where there is none, or it has ended.
 Worker *member_at(Worker &w, uint32_t rank, uint64_t pc);
-// The current thread's copy begins to write 16 bytes of another block.
 void check_reached(Worker &w);  // at the end of a block
-void mark_remote(Worker &w, Worker &target, uint8_t *memory, const Slot &now, uint64_t pc);
+// The current thread begins to write some bytes of another block asynchronously.
+void mark_remote(Worker &w, Worker &target, uint8_t *memory, uint32_t bytes, const Slot &now, uint64_t pc);
+
+// remote_store.cpp
+void land_store(Worker &w, uint32_t number);
 
 // mbarrier.cpp
 Mbarrier *find_barrier(Worker &w, uint32_t address, uint64_t pc);
@@ -271,7 +291,9 @@ void check_registers(Worker &w);          // at the end of a block
 void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t a = 0, int64_t b = 0);
 
 // tensor_copy.cpp
-void land(Worker &w, uint32_t load);
+// What is under way to a block, and one of it arrives.
+inline uint32_t under_way(const Worker &w) { return w.hopper ? w.hopper->num_loads + w.hopper->num_stores : 0; }
+void land(Worker &w, uint32_t number);
 void finish_stores(Worker &w, bool written, uint32_t before_group);
 
 // async_reads.cpp

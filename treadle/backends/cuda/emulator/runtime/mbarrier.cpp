@@ -15,8 +15,14 @@ void report_barrier(Worker &w, What what, uint32_t address, uint64_t pc, int64_t
 static void check_made(Worker &target, const Mbarrier &b, uint64_t pc) {
   Worker &w = *worker;
   const uint32_t thread = w.current->index;
+  const bool known = w.cluster && w.hopper->threads[thread].cluster_waits > b.arrivals;
+  if (&target == &w && known && b.published && b.made.epoch == w.epoch) {
+    // What the initialising thread did up to its fence is ordered.
+    uint32_t &clock = w.clocks.of(thread)[w.clocks.own(b.thread)];
+    clock = clock > b.made.warp_epoch() ? clock : b.made.warp_epoch() + 1;
+  }
   const Slot now = {w.block + 1, w.epoch, thread | w.warps[thread / WARP_SIZE].epoch << WARP_EPOCH_SHIFT, 0};
-  if (!concurrent(w, b.made, now)) return;
+  if (&target == &w ? !concurrent(w, b.made, now) : known) return;
   const WindowPlace place = place_of(target, b.address);
   report({RACE_READ_WRITE, pc, w.launch->module_low + b.made.pc, place.buffer}, 8, place.offset, &b.made);
 }
@@ -38,6 +44,8 @@ void end_phase(Worker &w, Mbarrier &b) {
   if (b.left || b.bytes) return;
   b.phase++;
   b.left = b.count;
+  if (b.stored) b.stored_end = b.phase;
+  b.stored = false;
   if (b.gathered.clock) b.gathered.clock[w.clocks.phases((uint32_t)(&b - w.hopper->barriers))] = b.phase;
   copy(w, b.released, b.gathered);
   wake_all(w, b.waiting);
@@ -73,7 +81,7 @@ void check_behind(Worker &w, const Mbarrier &b, uint32_t parity, uint64_t pc) {
   if ((int64_t)b.phase - 1 > wanted) report_barrier(w, MBARRIER_BEHIND, b.address, pc, wanted, b.phase - 1);
 }
 
-void wait(uint32_t address, uint32_t parity, uint64_t pc) {
+void wait(uint32_t address, uint32_t parity, bool in_cluster, uint64_t pc) {
   Worker &w = *worker;
   if (w.counting) log_wait(w, pc);
   Mbarrier *b = find_barrier(w, address, pc);
@@ -81,6 +89,7 @@ void wait(uint32_t address, uint32_t parity, uint64_t pc) {
   touch_shared(address, 8, ATOMIC, pc);
   check_behind(w, *b, parity, pc);
   while ((b->phase & 1) == parity) wait_for(AT_MBARRIER, b->waiting, pc);
+  if (!in_cluster && b->stored_end && b->stored_end == b->phase) report_barrier(w, CLUSTER_SCOPE, address, pc);
   learn(w, b->released);
 }
 
@@ -115,7 +124,9 @@ void initialise(uint32_t address, int32_t arrivals, uint64_t pc) {
   b.bytes = 0;
   b.phase = 0;
   b.thread = w.current->index;
-  b.published = false;
+  b.published = b.stored = false;
+  b.arrivals = h.threads[b.thread].cluster_arrivals;
+  b.stored_end = 0;
   b.made = async_slot(w, b.thread, pc);
   b.made.who &= ~ASYNC_BIT;
   if (!b.gathered.clock) b.gathered.clock = new_clock(w);
@@ -207,7 +218,11 @@ extern "C" void treadle_emu_mbarrier_init(uint32_t barrier, int32_t arrivals) { 
 extern "C" void treadle_emu_mbarrier_fence() {
   Hopper &h = hopper();
   for (uint32_t i = 0; i < h.num_barriers; ++i) {
-    if (h.barriers[i].thread == worker->current->index) h.barriers[i].published = true;
+    Mbarrier &b = h.barriers[i];
+    if (b.thread != worker->current->index || b.published) continue;
+    b.published = true;
+    b.arrivals = h.threads[b.thread].cluster_arrivals;
+    if (worker->clocks.all) tick(worker->warps[b.thread / WARP_SIZE]);
   }
 }
 extern "C" void treadle_emu_mbarrier_arrive(uint32_t barrier, int32_t bytes) { arrive(*worker, barrier, bytes, PC); }
@@ -216,7 +231,9 @@ extern "C" void treadle_emu_mbarrier_arrive_at(uint32_t barrier, int32_t rank) {
   Worker *member = member_at(*worker, (uint32_t)rank, PC);
   if (member) arrive(*member, barrier, 0, PC);
 }
-extern "C" void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity) { wait(barrier, parity & 1, PC); }
+extern "C" void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity, int32_t in_cluster) {
+  wait(barrier, parity & 1, in_cluster, PC);
+}
 extern "C" void treadle_emu_named_barrier(int32_t number, int32_t threads, int32_t waits) {
   meet((uint32_t)number, threads, waits, PC);
 }

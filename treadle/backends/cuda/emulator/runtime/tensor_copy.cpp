@@ -102,7 +102,7 @@ void begin_load(Worker &target, const TensorCopy &copy, uint32_t phase) {
       if (!memory) continue;
       if (checked) {
         if (&target == &w) check_access(memory, CHUNK, BULK_ISSUED, copy.pc);
-        else mark_remote(w, target, memory, now, copy.pc);
+        else mark_remote(w, target, memory, CHUNK, now, copy.pc);
         target.hopper->tags[address / CHUNK] = {copy.barrier, phase, copy.map.swizzle};
       }
       memset(memory, 0xff, CHUNK);
@@ -206,6 +206,7 @@ void store(const TensorMap &map, uint32_t address, const int32_t *at, uint32_t r
 
 void land(Worker &w, uint32_t number) {
   Hopper &h = *w.hopper;
+  if (number >= h.num_loads) return land_store(w, number - h.num_loads);
   const TensorCopy copy = h.loads[number];
   h.loads[number] = h.loads[--h.num_loads];
   const Box box(copy);
