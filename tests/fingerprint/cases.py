@@ -10,14 +10,17 @@ from pathlib import Path
 from onnx import ModelProto
 
 from tests.frontends.onnx.node_cases import SUPPORTED, data_of, thinned
+from tests.helpers.onnx_models import encoder_layer
 from tests.models.catalog import MODELS
 from tests.models.ranges import QUICK
 from tests.models.shortened import REPEATED, shortened
 from treadle.shapes.dim import Shapes
 from treadle.target.options import Precision
 
-TARGETS = ("avx512", "avx2", "sse2", "neon", "sm_80", "sm_90")
-GPUS = ("sm_80", "sm_90")
+_EVERYWHERE = ("avx512", "avx2", "sse2", "neon", "sm_80", "sm_90")
+_WARPGROUPS = "sm_90a"
+"""Differs from sm_90 in products and attention of 16 bits alone."""
+TARGETS = (*_EVERYWHERE, _WARPGROUPS)
 
 _NARROW = ("minilm", "mtcnn_pnet", "mtcnn_onet", "light_squeezenet")
 """Models in f16 and bf16, too: attention, products, convolutions of one and of three pixels, channels that no vector
@@ -32,11 +35,12 @@ class Case:
     load: Callable[[Path], Path | ModelProto]
     shapes: Shapes = field(default_factory=dict[str, Sequence[int]])
     precision: Precision = "f32"
-    targets: Sequence[str] = TARGETS
+    targets: Sequence[str] = _EVERYWHERE
 
 
 def all_cases() -> Mapping[str, Case]:
-    """The catalogue at its fixed shapes and in ranges, and one of ONNX's own graphs for each set of operators."""
+    """The catalogue at its fixed shapes and in ranges, layers in f16, and one of ONNX's own graphs for each set of
+    operators."""
     catalog = [Case(name, partial(_whole, name), model.input_shapes) for name, model in MODELS.items()]
     narrow = [
         Case(f"{name} {precision}", partial(_whole, name), MODELS[name].input_shapes, precision, targets)
@@ -50,15 +54,27 @@ def all_cases() -> Mapping[str, Case]:
     written = [case for case in SUPPORTED if "_expanded" not in case.name]
     kept = thinned(written, 1)
     graphs = [Case(case.name, partial(_node, n)) for n, case in enumerate(SUPPORTED) if case.name in kept]
-    return {case.name: case for case in (*catalog, *narrow, *ranged, *graphs)}
+    layers = [
+        Case(f"encoder layer {batch} x {words}", partial(_layer, batch, words), targets=("sm_80", "sm_90", _WARPGROUPS))
+        for batch, words in ((8, 512), (1, 128))
+    ]
+    return {case.name: case for case in (*catalog, *narrow, *ranged, *layers, *graphs)}
 
 
-_PRECISIONS: Sequence[tuple[Precision, Sequence[str]]] = (("f16", TARGETS), ("bf16", TARGETS), ("tf32", GPUS))
+_PRECISIONS: Sequence[tuple[Precision, Sequence[str]]] = (
+    ("f16", TARGETS),
+    ("bf16", TARGETS),
+    ("tf32", ("sm_80", "sm_90")),
+)
 
 
 def _whole(name: str, folder: Path) -> Path:
     del folder
     return MODELS[name].path()
+
+
+def _layer(batch: int, words: int, folder: Path) -> Path:
+    return encoder_layer(folder / "layer.onnx", batch, words)
 
 
 def _node(number: int, folder: Path) -> ModelProto:

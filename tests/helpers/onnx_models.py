@@ -73,6 +73,45 @@ def residual_layers(path: Path, layers: int, width: int = 16) -> Path:
     return save_model(path, nodes, [value("x", (4, width))], [value("y", (4, width))], weights)
 
 
+def encoder_layer(path: Path, batch: int, words: int, width: int = 768, heads: int = 12) -> Path:
+    """A layer of BERT in f16: attention, then two products with GELU between them, each with a residual and a norm."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+
+    def constant(array: NDArray[Any]) -> str:
+        constants.append(numpy_helper.from_array(array, f"c{len(constants)}"))
+        return constants[-1].name
+
+    def weights(*shape: int) -> str:
+        return constant((0.02 * rng.standard_normal(shape)).astype(np.float16))
+
+    def node(operator: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, list(inputs), [f"v{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def linear(x: str, terms: int, columns: int) -> str:
+        return node("Add", node("MatMul", x, weights(terms, columns)), weights(columns))
+
+    def by_heads(x: str) -> str:
+        parts = node("Reshape", x, constant(np.array([batch, words, heads, width // heads])))
+        return node("Transpose", parts, perm=[0, 2, 1, 3])
+
+    def norm(x: str) -> str:
+        return node("LayerNormalization", x, weights(width), weights(width), axis=-1)
+
+    queries, keys, values = (by_heads(linear("x", width, width)) for _ in range(3))
+    scores = node("MatMul", queries, node("Transpose", keys, perm=[0, 1, 3, 2]))
+    scaled = node("Mul", scores, constant(np.array((width // heads) ** -0.5, np.float16)))
+    seen = node("Transpose", node("MatMul", node("Softmax", scaled, axis=-1), values), perm=[0, 2, 1, 3])
+    whole = node("Reshape", seen, constant(np.array([batch, words, width])))
+    first = norm(node("Add", linear(whole, width, width), "x"))
+    second = linear(node("Gelu", linear(first, width, 4 * width)), 4 * width, width)
+    y = norm(node("Add", second, first))
+    type, shape = TensorProto.FLOAT16, (batch, words, width)
+    return save_model(path, nodes, [value("x", shape, type)], [value(y, shape, type)], constants, opset=20)
+
+
 def linear_model(
     path: Path, rows: int | str = 2, name: str = "x", opset: int = OPSET, weights: NDArray[Any] = WEIGHTS
 ) -> Path:
