@@ -43,6 +43,10 @@ WRITTEN = {
         "loop.alloc : memref<8x32xf16, #loop.swizzle<8, 2, 4>, #loop.space<shared>>",
         "memref<8x32xf16, {layout = #loop.swizzle<8, 2, 4>, space = #loop.space<shared>}>",
     ),
+    "elements of ours": (
+        "loop.alloc : memref<4x!hopper.mbarrier, #loop.space<shared>>",
+        "memref<4xi64, {element = !hopper.mbarrier, space = #loop.space<shared>}>",
+    ),
     "MLIR's own layout beside a space of ours": (
         '"test.op"() : () -> memref<8xf16, strided<[2]>, #loop.space<shared>>',
         "memref<8xf16, strided<[2]>, {space = #loop.space<shared>}>",

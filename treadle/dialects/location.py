@@ -225,7 +225,7 @@ def _is_unsigned(op: Operation) -> bool:
 
 def _for_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
     """A buffer whose layout, space and elements, if they are of our dialects, are entries of a dictionary."""
-    parts = {"layout": type.layout, "space": type.memory_space, "element": type.element_type}
+    parts = {"element": type.element_type, "layout": type.layout, "space": type.memory_space}
     ours = {key: part for key, part in parts.items() if not isinstance(part, BuiltinAttribute)}
     if not ours:
         return type
