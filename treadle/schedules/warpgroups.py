@@ -38,6 +38,7 @@ from treadle.dialects.hopper import (
 )
 from treadle.dialects.loop import Space, swizzle_of_rows, type_of
 from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
 from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
 from treadle.target import Target
@@ -251,6 +252,26 @@ class Consumer(TileBuilder):
         self.products((a, stage, first_row), (b, stage), c, a.tile.terms, more > 0)
         self.end()
 
+    def multiply_apart(self, a: Operand, b: Operand, sums: tuple[Fragment, Fragment], stage: Index, terms: int) -> None:
+        """Adds the products of a step to sums in f32: tensor cores carry those of so many terms alone.
+
+        sums: of the step, and the registers for those of tensor cores, of 64 rows
+        """
+        k, (c, part) = self.b, sums
+        first_row = self.number * (c.shape[0] * SLAB)
+        for slab in range(c.shape[0]):
+            for first in range(0, a.tile.terms, terms):
+                self.begin()
+                self.products((a, stage, first_row + slab * SLAB), (b, stage), part, terms, keep=False, first=first)
+                self.end()
+                self.finish(0, part)
+                with k.tasks(["p", "q"], repeat(*c.shape[1:]), unroll=True) as (p, q):
+                    added = k.alloc("added", c.type.get_shape(), c.type.element_type)
+                    with k.tasks(["h", "c"], repeat(HALVES, 2), unroll=True) as (h, e):
+                        total = k.add(c.load(k.index(slab), p, q, h, e), part.load(k.index(0), p, q, h, e))
+                        k.store(total, added, [h, e])
+                    k.store(k.load_vector(added, c.type), c.registers, [slab, p, q])
+
     def begin(self) -> None:
         """What the products that follow read in registers has been written."""
         self.b.perform(WgmmaFenceOp())
@@ -266,17 +287,19 @@ class Consumer(TileBuilder):
         c: Fragment,
         terms: int,
         keep: Predicate | bool,
+        first: int = 0,
     ) -> None:
         """Starts c += a * b, or c = a * b where `keep` does not hold.
 
         a: the operand, its stage, and the consumer's first row; b: the operand and its stage
+        first: of the terms of the stage, of which there are `terms`
         """
         k, (left, stage, first_row), across = self.b, a, (not a[0].tile.along_k, not b[0].tile.along_k)
         each = TERM_BYTES // left.tile.element_bytes
         for term in range(0, terms, each):
             for slab in range(c.shape[0]):
-                of_a = self._at(left, stage, first_row + slab * SLAB, term)
-                of_b, sums = self._at(*b, 0, term), (c.registers, [k.index(slab).value])
+                of_a = self._at(left, stage, first_row + slab * SLAB, first + term)
+                of_b, sums = self._at(*b, 0, first + term), (c.registers, [k.index(slab).value])
                 k.perform(WgmmaOp(of_a, of_b, sums, self._keep(keep, term), across=across))
 
     def products_of_registers(self, a: SSAValue, b: tuple[Operand, Index], c: Fragment, keep: Predicate | bool) -> None:
@@ -325,6 +348,6 @@ class Consumer(TileBuilder):
 
 
 __all__ = [
-    "REGISTERS", "SLAB", "SPAN", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe", "WarpgroupBuilder",
-    "without_warpgroups",
+    "REGISTERS", "SLAB", "SPAN", "TERM_BYTES", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe",
+    "WarpgroupBuilder", "without_warpgroups",
 ]  # fmt: skip

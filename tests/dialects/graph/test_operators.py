@@ -183,11 +183,11 @@ REJECTED = [
     (two("matmul", "tensor<2x4xf32>", "tensor<4x5xf16>", "tensor<2x5xf32>"), "element types differ"),
     (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xi16>", "tensor<2x5xi32>", "{sums = i32}"),
-        "sums of i32 of i8 and i16: only i32 of i8 and ui8 are known",
+        "sums of i32 of i8 and i16: only i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2 are known",
     ),
     (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xi8>", "tensor<2x5xi64>", "{sums = i64}"),
-        "sums of i64 of i8 and i8: only i32 of i8 and ui8 are known",
+        "sums of i64 of i8 and i8: only i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2 are known",
     ),
     (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xui8>", "tensor<2x5xi32>"),

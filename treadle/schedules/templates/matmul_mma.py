@@ -111,7 +111,7 @@ class MatmulMma(Template):
     def obstacle(self, anchor: Anchor, target: Target) -> str | None:
         if not isinstance(anchor, MatmulOp) or not isinstance(anchor.type.get_element_type(), Float32Type):
             return None
-        if self.name != MatmulMma.name or not self.runs_on(target):
+        if self.name != MatmulMma.name or not self.runs_on(target) or anchor.is_of_small_floats:
             return None
         return "its operands are f32: --precision f16 or tf32 lets tensor cores multiply them"
 
@@ -316,7 +316,9 @@ class MatmulTf32(MatmulMma):
         return {}
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
+        if not isinstance(anchor, MatmulOp) or anchor.is_of_small_floats:
+            return False
+        return isinstance(anchor.type.get_element_type(), Float32Type)
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         super().limits(anchor, choices, target)
@@ -353,7 +355,7 @@ class MatmulInt8(MatmulMma):
     default_stages: ClassVar[tuple[int, int]] = (4, 4)
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and anchor.sums is not None
+        return isinstance(anchor, MatmulOp) and anchor.is_of_bytes
 
     def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
         tiles = super()._preferred(anchor)
