@@ -99,7 +99,7 @@ def test_tiles_that_overhang(shape: tuple[int, int, int], precision: StringAttr 
 
 
 def test_sums_of_many_terms_of_one_sign() -> None:
-    """What 14 bits cut off is of one sign, too: without sums in f32 it would be a hundredth of the result."""
+    """What 14 bits cut off is of one sign, too: without sums in f32 it would be 7% of the result."""
     choose = np.random.default_rng(0)
     a, b = (np.abs(choose.standard_normal((64, 4096))).astype(E4M3) for _ in range(2))
     exact = a.astype(np.float64) @ b.astype(np.float64).T

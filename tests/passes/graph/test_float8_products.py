@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +25,7 @@ from treadle.dialects.registry import treadle_context
 from treadle.frontends.onnx import import_model
 from treadle.target import Target
 from treadle.target.options import CompileOptions, Precision
+from treadle.tools.treadle_cli import main
 
 Array = NDArray[Any]
 HOPPER = Target.parse("sm_90a{multiprocessors=1}")
@@ -39,7 +41,9 @@ M, K, N = 200, 272, 144
 class Layer:
     """A product of what is quantised to e4m3, and weights of a type, with a scale for all or for each column.
 
-    element: of activations and scales; stored: whether weights are `[N, K]`; is_input: whether they are an input
+    element: of activations and scales
+    gemm: of weights `[N, K]`; is_input: whether they are an input of the model
+    requantized: whether the result is of e4m3, too
     """
 
     weights: Any = E4M3
@@ -62,7 +66,7 @@ class Layer:
 
     def proto(self) -> ModelProto:
         """The model."""
-        axis = {"axis": 0 if self.gemm else 1} if self.columns else {}
+        axis: dict[str, Any] = {"axis": 0 if self.gemm else 1} if self.columns else {}
         nodes = [
             node("QuantizeLinear", "x sx zx", "q"),
             node("DequantizeLinear", "q sx zx", "d"),
@@ -164,6 +168,17 @@ def test_products_of_f32_stay(precision: Precision) -> None:
     """Sums of 14 bits are not as exact as they may have to be."""
     _, text = printed(Layer(), precision)
     assert "treadle_f8E4M3FN, " not in text
+
+
+def test_what_checks_a_model_names_the_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(Layer().proto().SerializeToString())
+    found: list[str] = []
+    for precision in ("bf16", "f32"):
+        assert not main(["check", str(path), "--target", str(HOPPER), "--precision", precision, "--kernels"])
+        found.append(capsys.readouterr().out)
+    assert "matmul_wgmma" in found[0] and "matmul_simt" not in found[0]
+    assert "matmul_simt" in found[1] and "--precision" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class Group:
 
     def only_moves_for(self, operand: SSAValue) -> bool:
         """Whether what gives `operand` may only move data, since the anchor copies it asynchronously."""
-        # Of floats of 8 bits, only the template that copies so has tensor cores, and a prologue that computes excludes it.
+        # Of floats of 8 bits, only the template that copies so has tensor cores; what computes would exclude it.
         is_of_small_floats = isinstance(self.anchor, MatmulOp) and self.anchor.is_of_small_floats
         template = default_template(self.anchor, self.target)
         if not is_of_small_floats and (template is None or not template.copies_ahead):

@@ -255,7 +255,7 @@ class GraphQuantizedProductsPass(ModulePass):
 
     Of floats of 8 bits,
     ```mlir
-    %c = graph.matmul %x, %w {precision = "bf16", sums = f32} : (tensor<64x64xf8E4M3FN>, ...) -> tensor<64x64xf32>
+    %c = graph.matmul %x, %w {sums = f32, precision = "bf16"} : (tensor<64x64xf8E4M3FN>, ...) -> tensor<64x64xf32>
     ```
     takes the place of a product of `%x` and `%w`, each cast to f32 and scaled. Tensor cores carry its sums in 14 bits,
     less exact than those of f32: such products stay unless `precision` is f16 or bf16, and so do those whose operands
