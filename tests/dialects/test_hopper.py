@@ -24,6 +24,8 @@ ARGUMENTS = {
     "%i": "index",
     "%p": "i1",
     "%bytes": f"memref<4x128x128xi8, {SHARED}>",
+    "%e4m3": f"memref<4x128x128xf8E4M3FN, {SHARED}>",
+    "%e5m2": f"memref<4x256x128xf8E5M2, {SHARED}>",
     "%words": f"memref<2x64x64x32xf32, {SHARED}>",
     "%narrow": f"memref<128x24xf16, {SHARED}>",
     "%far": "memref<128x64xf16>",
@@ -81,6 +83,8 @@ def parsed(body: str) -> str:
         "hopper.wgmma_wait 1",
         f"hopper.wgmma %a[%i, %i, %i], %b[%i, %i, %i, %i] across, %acc[%i] keep %p : {A}, {B}, {ACC}",
         f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %acc[%i] : {A}, {A}, {ACC}",
+        f"hopper.wgmma %e4m3[%i, %i, %i], %e5m2[%i, %i, %i], %acc[%i] : memref<4x128x128xf8E4M3FN, {SHARED}>, "
+        f"memref<4x256x128xf8E5M2, {SHARED}>, {ACC}",
         f"hopper.wgmma_registers %rows, %b[%i, %i, %i, %i] across, %acc[%i] keep %p : vector<4x2xf16>, {B}, {ACC}",
         f"hopper.wgmma_registers %rows, %a[%i, %i, %i], %acc[%i] : vector<4x2xf16>, {A}, {ACC}",
         f"hopper.wgmma_sums %acc[%i] : {ACC}",
@@ -136,6 +140,8 @@ REJECTED = {
     f"hopper.wgmma %a[%i, %i, %i], %bytes[%i, %i, %i], %acc[%i] : {A}, {ARGUMENTS['%bytes']}, {ACC}": (
         "a product of f16 and i8"
     ),
+    f"hopper.wgmma %e4m3[%i, %i, %i], %bytes[%i, %i, %i], %acc[%i] : {ARGUMENTS['%e4m3']}, {ARGUMENTS['%bytes']}, "
+    f"{ACC}": ("a product of f8E4M3FN and i8, expected f16, bf16, f32, floats of 8 bits or bytes of both"),
     f"hopper.wgmma %a[%i, %i, %i], %a[%i, %i, %i], %isums[] : {A}, {A}, {ARGUMENTS['%isums']}": (
         "expected vector<2x2xf32> in registers"
     ),

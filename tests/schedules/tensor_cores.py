@@ -120,14 +120,14 @@ def scheduled(module: ModuleOp, template: str, choices: Mapping[str, Choice], ta
     return module
 
 
-def in_one_group(graph: Graph, build: Callable[[Graph], SSAValue]) -> tuple[ModuleOp, Array]:
+def in_one_group(graph: Graph, build: Callable[[Graph], SSAValue], target: Target = GPU) -> tuple[ModuleOp, Array]:
     """A module in which everything that `build` adds is one group, whatever the fusion plan would think of it; and
     what it computes."""
     module = graph.module(build(graph))
     (expected,) = evaluate_module(module, graph.inputs)
     if not any(op.name == "graph.compute" for op in module.walk()):
-        lower(treadle_context(), module, GPU, to="graph")
-    lower(treadle_context(), module, GPU, after="graph", to="define")
+        lower(treadle_context(), module, target, to="graph")
+    lower(treadle_context(), module, target, after="graph", to="define")
     main = next(op for op in module.walk() if isinstance(op, FuncOp))
     block = main.body.block
     *members, end = block.ops

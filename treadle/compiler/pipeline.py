@@ -74,7 +74,10 @@ _CLEANUP: _Steps = (
     Step(
         "graph-quantize-weights{weights=WEIGHTS}", "The model's own matrices, so that a check can do the same to them."
     ),
-    Step("graph-quantized-products{target=TARGET}", "Before constants are folded, which would dequantise weights."),
+    Step(
+        "graph-quantized-products{target=TARGET precision=PRECISION}",
+        "Before constants are folded, which would dequantise weights.",
+    ),
 )
 _OPERATORS: _Steps = (
     Step("graph-simplify", "Batch norms and scales vanish into weights, which must be constants by now."),

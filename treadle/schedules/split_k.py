@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
-from xdsl.dialects.builtin import i32
+from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import Attribute, SSAValue
 
 from treadle.dialects.graph import MatmulOp
@@ -155,6 +155,12 @@ class Slices:
 def shared_out(product: MatmulOp, split_k: int, block_k: int) -> Slices:
     """The terms of a product in steps of `block_k`, shared out to `split_k` blocks."""
     return Slices(split_k, ceil(product.reduction_extent / block_k), block_k)
+
+
+def outer_indices(operand: SSAValue, indices: Sequence[Index]) -> Sequence[Index]:
+    """The indices of an operand's outer dimensions; none where it is one matrix for all of the batch."""
+    assert isinstance(operand.type, TensorType)
+    return indices if operand.type.get_num_dims() > 2 else []
 
 
 def tiles_of(product: MatmulOp, rows: int, columns: int) -> int:

@@ -272,6 +272,11 @@ class Fragment:
         """Element (i, j) of 16 rows of the warp's part, which this lane must hold."""
         return self.load(r, j // COLUMNS, (j // PRODUCT_N) % PAIR, i // 8, j % 2)
 
+    def clear(self) -> None:
+        """Sets the lane's elements to 0."""
+        with self.b.tasks(["r", "p", "q"], repeat(*self.shape), unroll=True) as where:
+            self.b.store(self.b.zeros(self.type), self.registers, where)
+
     def set(self, value: Elements) -> None:
         """Replaces the lane's elements by those that `value` gives at [r, p, q, h, c]."""
         b, shape = self.b, self.type.get_shape()
@@ -310,11 +315,10 @@ class TileBuilder:
         element: f32, or i32 for sums of bytes
         """
         b, (rows, columns), type = self.b, extents, VectorType(element, [HALVES, 2])
-        shape = [rows // PRODUCT_M, columns // COLUMNS, PAIR]
-        registers = b.alloc(name, shape, type)
-        with b.tasks(["r", "p", "q"], repeat(*shape), unroll=True) as where:
-            b.store(b.zeros(type), registers, where)
-        return Fragment(b, self.lane, registers, type, rows, columns, first)
+        registers = b.alloc(name, [rows // PRODUCT_M, columns // COLUMNS, PAIR], type)
+        fragment = Fragment(b, self.lane, registers, type, rows, columns, first)
+        fragment.clear()
+        return fragment
 
     # copy
 

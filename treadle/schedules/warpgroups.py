@@ -38,6 +38,7 @@ from treadle.dialects.hopper import (
 )
 from treadle.dialects.loop import Space, swizzle_of_rows, type_of
 from treadle.dialects.loop.tiles import WARP
+from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate, narrowed
 from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, Region, TileBuilder
 from treadle.target import Target
@@ -253,20 +254,55 @@ class Consumer(TileBuilder):
         self.products((a, stage, first_row), (b, stage), c, a.tile.terms, more > 0)
         self.end()
 
-    def multiply_steps(self, a: Operand, b: Operand, c: Fragment, pipe: Pipe, first: Index, steps: Index | int) -> None:
+    def multiply_steps(
+        self,
+        a: Operand,
+        b: Operand,
+        c: Fragment,
+        pipe: Pipe,
+        first: Index,
+        steps: Index | int,
+        apart: tuple[Fragment, int] | None = None,
+    ) -> None:
         """c = a * b over some steps of a pipe from the first one on; their stages are released but for the last one's.
 
-        A step's products run while those of the step after it are started.
+        A step's products run while those of the step after it are started; with `apart`, registers and a number of
+        terms, as `multiply_apart` adds them.
         """
         k = self.b
+        if apart is not None:
+            c.clear()
         with k.loop("step", steps) as step:
             stage = pipe.wait(first + step)
-            self.multiply(a, b, c, stage, step)
+            if apart is None:
+                self.multiply(a, b, c, stage, step)
+            else:
+                self.multiply_apart(a, b, (c, apart[0]), stage, apart[1])
             self.finish(1)
             # The products of the step before are over.
             with k.when(step > 0):
                 pipe.release(pipe.before(stage), self.lane)
         self.finish(0, c)
+
+    def multiply_apart(self, a: Operand, b: Operand, sums: tuple[Fragment, Fragment], stage: Index, terms: int) -> None:
+        """Adds the products of a step to sums in f32: tensor cores carry those of so many terms alone.
+
+        sums: of the step, and the registers for those of tensor cores, of 64 rows
+        """
+        k, (c, part) = self.b, sums
+        first_row = self.number * (c.shape[0] * SLAB)
+        for slab in range(c.shape[0]):
+            for first in range(0, a.tile.terms, terms):
+                self.begin()
+                self.products((a, stage, first_row + slab * SLAB), (b, stage), part, terms, keep=False, first=first)
+                self.end()
+                self.finish(0, part)
+                with k.tasks(["p", "q"], repeat(*c.shape[1:]), unroll=True) as (p, q):
+                    added = k.alloc("added", c.type.get_shape(), c.type.element_type)
+                    with k.tasks(["h", "c"], repeat(HALVES, 2), unroll=True) as (h, e):
+                        total = k.add(c.load(k.index(slab), p, q, h, e), part.load(k.index(0), p, q, h, e))
+                        k.store(total, added, [h, e])
+                    k.store(k.load_vector(added, c.type), c.registers, [slab, p, q])
 
     def begin(self) -> None:
         """What the products that follow read in registers has been written."""
@@ -283,17 +319,19 @@ class Consumer(TileBuilder):
         c: Fragment,
         terms: int,
         keep: Predicate | bool,
+        first: int = 0,
     ) -> None:
         """Starts c += a * b, or c = a * b where `keep` does not hold.
 
         a: the operand, its stage, and the consumer's first row; b: the operand and its stage
+        first: of the terms of the stage, of which there are `terms`
         """
         k, (left, stage, first_row), across = self.b, a, (not a[0].tile.along_k, not b[0].tile.along_k)
         each = TERM_BYTES // left.tile.element_bytes
         for term in range(0, terms, each):
             for slab in range(c.shape[0]):
-                of_a = self._at(left, stage, first_row + slab * SLAB, term)
-                of_b, sums = self._at(*b, 0, term), (c.registers, [k.index(slab).value])
+                of_a = self._at(left, stage, first_row + slab * SLAB, first + term)
+                of_b, sums = self._at(*b, 0, first + term), (c.registers, [k.index(slab).value])
                 k.perform(WgmmaOp(of_a, of_b, sums, self._keep(keep, term), across=across))
 
     def products_of_registers(self, a: SSAValue, b: tuple[Operand, Index], c: Fragment, keep: Predicate | bool) -> None:
@@ -342,6 +380,6 @@ class Consumer(TileBuilder):
 
 
 __all__ = [
-    "REGISTERS", "SLAB", "SPAN", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe", "WarpgroupBuilder",
-    "without_warpgroups",
+    "REGISTERS", "SLAB", "SPAN", "TERM_BYTES", "WARPGROUP", "Consumer", "Operand", "OperandTile", "Pipe",
+    "WarpgroupBuilder", "without_warpgroups",
 ]  # fmt: skip

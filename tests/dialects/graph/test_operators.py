@@ -58,6 +58,14 @@ GOOD = [
     "%y = graph.bitcast {%x: tensor<4xf32>} to ui32 : (tensor<4xf32>) -> tensor<4xui32>",
     two("matmul", "tensor<12x128x64xf32>", "tensor<12x64x128xf32>", "tensor<12x128x128xf32>"),
     two("matmul", "tensor<5x3xf32>", "tensor<2x3x4xf32>", "tensor<2x5x4xf32>"),
+    two("matmul", "tensor<5x3xf8E4M3FN>", "tensor<3x4xf8E5M2>", "tensor<5x4xf32>", "{sums = f32}"),
+    two(
+        "matmul",
+        "tensor<5x3xf8E5M2>",
+        "tensor<3x4xf8E5M2>",
+        "tensor<5x4xf32>",
+        '{sums = f32, precision = "bf16"}',
+    ),
     two("matmul", "tensor<5x3xui8>", "tensor<2x3x4xi8>", "tensor<2x5x4xi32>", "{sums = i32}"),
     conv("tensor<1x3x8x8xf32>", "tensor<4x3x3x3xf32>", "tensor<1x4x3x3xf32>", window(ints(2, 2))),
     conv_transpose("tensor<1x4x3x3xf32>", "tensor<4x2x2x2xf32>", "tensor<1x2x6x6xf32>"),
@@ -182,12 +190,26 @@ REJECTED = [
     (two("matmul", "tensor<2x4xf32>", "tensor<3x5xf32>", "tensor<2x5xf32>"), "4 columns against 3 rows"),
     (two("matmul", "tensor<2x4xf32>", "tensor<4x5xf16>", "tensor<2x5xf32>"), "element types differ"),
     (
+        two("matmul", "tensor<2x4xf8E5M2>", "tensor<4x5xf8E5M2>", "tensor<2x5xf8E5M2>"),
+        "graph.matmul is not defined on f8E5M2 without sums",
+    ),
+    (
+        two("matmul", "tensor<2x4xf16>", "tensor<4x5xf16>", "tensor<2x5xf32>", "{sums = f32}"),
+        "sums of f32 of f16 and f16: only i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2 are known",
+    ),
+    (
+        two(
+            "matmul", "tensor<2x4xf8E5M2>", "tensor<4x5xf8E5M2>", "tensor<2x5xf32>", '{precision = "tf32", sums = f32}'
+        ),
+        'only "tf32" and "bf16" of f32, "bf16" of floats of 8 bits are known',
+    ),
+    (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xi16>", "tensor<2x5xi32>", "{sums = i32}"),
-        "sums of i32 of i8 and i16: only i32 of i8 and ui8 are known",
+        "sums of i32 of i8 and i16: only i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2 are known",
     ),
     (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xi8>", "tensor<2x5xi64>", "{sums = i64}"),
-        "sums of i64 of i8 and i8: only i32 of i8 and ui8 are known",
+        "sums of i64 of i8 and i8: only i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2 are known",
     ),
     (
         two("matmul", "tensor<2x4xi8>", "tensor<4x5xui8>", "tensor<2x5xi32>"),

@@ -50,6 +50,7 @@ IMAGE, VOLUME, LINE = _random(2, 4, 7, 6), _random(1, 2, 5, 4, 6), _random(2, 3,
 MATRIX, SECOND = _random(6, 5), _random(5, 7, seed=1)
 INDEX = torch.tensor([2, 0, -1, 1])
 FIRST = torch.tensor([0])
+SMALL, SCALES = (_random(48, 32), _random(16, 32, seed=1)), (_random(48, 1).abs(), _random(1, 16).abs())
 MANY = (torch.arange(5000) * 7919 % 5003).float()  # all different: 5003 is a prime
 
 _OF_ANY = (
@@ -189,7 +190,20 @@ def _assigned(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def _product_of_small_floats(x: torch.Tensor, w: torch.Tensor, *scales: torch.Tensor, bias: bool = False) -> Any:
+    """PyTorch has no such product of float64: the one of the same numbers."""
+    a, b = x.float().to(torch.float8_e4m3fn), w.float().to(torch.float8_e4m3fn)
+    added = (w[:, 0].bfloat16(),) if bias else ()
+    if x.dtype == torch.float64:
+        return (a.double() @ b.double().T) * scales[0] * scales[1] + sum(each.double() for each in added)
+    result = aten._scaled_mm.default(a, b.T, *scales, *added, out_dtype=torch.bfloat16 if bias else torch.float32)
+    return result.float()
+
+
 LINEAR = [
+    Case("_scaled_mm", _product_of_small_floats, (*SMALL, torch.tensor(0.5), torch.tensor(3.0))),
+    Case("_scaled_mm by rows and columns", _product_of_small_floats, (*SMALL, *SCALES)),
+    Case("_scaled_mm with a bias", lambda *x: _product_of_small_floats(*x, bias=True), (*SMALL, *SCALES)),
     Case("mm", torch.mm, (MATRIX, SECOND)),
     Case("bmm", torch.bmm, (X, X.transpose(1, 2).contiguous())),
     Case("mv", lambda a, b: torch.mv(a, b), (MATRIX, SECOND[:, 0])),

@@ -86,6 +86,10 @@ REFUSED = [
          (torch.rand(4),)),
     Case("an input of shape .*; accepted: no extent of 0", lambda x, g: torch.nn.functional.grid_sample(x, g),
          (torch.rand(1, 2, 3, 3), torch.rand(1, 0, 2, 2))),
+    Case("scale_a of .*; accepted: float32 of shape .. or .16, 1.: not of blocks",
+         lambda x, w, s, t: torch.ops.aten._scaled_mm(
+             x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn).T, s, t, out_dtype=torch.bfloat16),
+         (torch.rand(16, 256), torch.rand(128, 256), torch.rand(16, 2), torch.rand(2, 1))),
     Case("operands of shapes .*; accepted: .rows, inputs. and .experts, inputs, outputs.",
          lambda x, w: torch.ops.aten._grouped_mm(x.bfloat16(), w.bfloat16()),
          (torch.rand(2, 4, 8), torch.rand(2, 8, 8))),

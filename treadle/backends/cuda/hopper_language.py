@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects.builtin import MemRefType, bf16, f16, f32, i8
+from xdsl.dialects.builtin import MemRefType, bf16, f16, f32, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from treadle.backends.c_like.language import Precedence, Values
@@ -14,21 +14,23 @@ from treadle.backends.c_like.names import Names
 from treadle.backends.c_like.scalars import constant_integer
 from treadle.dialects import hopper
 from treadle.dialects.cuda.attributes import element_bytes
-from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.graph.dtypes import f8e4m3fn, f8e5m2, ui8
 from treadle.dialects.hopper.attributes import memref_type
 from treadle.dialects.hopper.barrier import number_of
-from treadle.dialects.hopper.wgmma import COLUMNS, descriptor
+from treadle.dialects.hopper.wgmma import COLUMNS, ELEMENT_BYTES, SUM, TERM_BYTES, descriptor
 
 _ELEMENTS: Mapping[Attribute, tuple[str, str]] = {
     f16: ("treadle_half", "f16"),
     bf16: ("treadle_bfloat16", "bf16"),
     f32: ("treadle_tf32", "tf32"),
+    f8e4m3fn: ("treadle_f8E4M3FN", "e4m3"),
+    f8e5m2: ("treadle_f8E5M2", "e5m2"),
     i8: ("signed char", "s8"),
     ui8: ("unsigned char", "u8"),
 }
 """Of an operand's elements, the type in the text, and PTX's."""
-_SUMS = {"f16": ("float", "f32", "f"), "bf16": ("float", "f32", "f"), "tf32": ("float", "f32", "f")}
-_INTEGER_SUMS = ("int", "s32", "r")
+_SUMS: Mapping[Attribute, tuple[str, str, str]] = {f32: ("float", "f32", "f"), i32: ("int", "s32", "r")}
+"""Of sums, the type in the text, PTX's, and the constraint of a register."""
 _SWIZZLES = {128: 1, 64: 2, 32: 3}
 _UNIT = 16
 """Bytes that a matrix descriptor counts."""
@@ -230,8 +232,8 @@ class WgmmaShape:
     def definition(self) -> list[str]:
         """The function's text, for compilers of device code."""
         (_, a), (_, b) = _ELEMENTS[self.a], _ELEMENTS[self.b]
-        type, sum, constraint = _SUMS.get(a, _INTEGER_SUMS)
-        count, terms = self.columns // 2, 32 * 8 // (32 if a == "tf32" else 16 if a in ("f16", "bf16") else 8)
+        type, sum, constraint = _SUMS[SUM[self.a]]
+        count, terms = self.columns // 2, TERM_BYTES // ELEMENT_BYTES[self.a]
         registers = ", ".join(f"%{n}" for n in range(count))
         sums = ", ".join(f'"+{constraint}"(sums[{n // 4}].v[{n % 4}])' for n in range(count))
         left, declared, given = f"%{count}", "unsigned long long a", ['"l"(a)']
@@ -240,7 +242,7 @@ class WgmmaShape:
             left, declared = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", "treadle_vec<unsigned, 4> a"
         right = count + len(given)
         options = "" if sum == "s32" else ", 1, 1"
-        if a in ("f16", "bf16"):
+        if ELEMENT_BYTES[self.a] == 2:
             options += "".join(f", {int(each)}" for each in self.across if each is not None)
         instruction = f"wgmma.mma_async.sync.aligned.m64n{self.columns}k{terms}.{sum}.{a}.{b}"
         return [

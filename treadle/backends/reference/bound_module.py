@@ -35,6 +35,7 @@ from treadle.dialects.graph import (
 )
 from treadle.dialects.graph.dtypes import is_float_dtype
 from treadle.dialects.graph.evaluate import evaluate_in, evaluate_results, run_control, zeros
+from treadle.dialects.graph.linear import BF16
 from treadle.errors import TreadleError
 from treadle.target.options import Precision
 
@@ -59,9 +60,10 @@ def bound_module(
 
     Operators are evaluated by their definitions. Limits follow from the declared types and the lengths of sums. In
     addition, a `precision` rounds the operands of products, convolutions and attention; f16 and bf16 also round their
-    results, for all readers. These roundings are not independent where a filter slides over an image: an evaluation
-    with actual rounding calibrates by how much limits must grow. `approximate` is an absolute error of sigmoid, tanh,
-    erf and gelu; `units` what each operation adds to a limit.
+    results, for all readers. A product of floats of 8 bits has the limits of one whose operands are rounded to 16 bits.
+    These roundings are not independent where a filter slides over an image: an evaluation with actual rounding
+    calibrates by how much limits must grow. `approximate` is an absolute error of sigmoid, tanh, erf and gelu; `units`
+    what each operation adds to a limit.
 
     TreadleError as `evaluate_module`.
     """
@@ -191,14 +193,22 @@ def _arg_reduction(op: ArgReductionOp, x: Bounded) -> Bounded:
 
 
 def _coarse_values(block: Block, precision: Precision) -> dict[SSAValue, Format]:
-    """The tensors that a precision rounds, and to what."""
+    """The tensors that a precision rounds, and to what; operands of products of floats of 8 bits count as rounded."""
+    small = [op for op in block.ops if isinstance(op, MatmulOp) and op.is_of_small_floats]
+    of_small = {
+        _moved_from(operand): Format.of_precision("bf16" if op.precision == BF16 else "f16")
+        for op in small
+        for operand in op.operands
+    }
     if precision == "f32":
-        return {}
+        return of_small
     format = Format.of_precision(precision)
-    products = [op for op in block.ops if isinstance(op, _Product) and op.type.get_element_type() == f32]
+    products = [
+        op for op in block.ops if isinstance(op, _Product) and op.type.get_element_type() == f32 and op not in small
+    ]
     read = {_moved_from(operand) for op in products for operand in op.operands if not _is_extent(operand)}
     given = {op.results[0] for op in products} if precision != "tf32" else set[SSAValue]()
-    return dict.fromkeys(read | given, format)
+    return dict.fromkeys(read | given, format) | of_small
 
 
 def _is_extent(value: SSAValue) -> bool:

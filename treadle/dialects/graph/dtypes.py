@@ -58,6 +58,8 @@ STORED_TYPES: tuple[Attribute, ...] = tuple(_STORED)
 """Element types that are moved and converted, but not computed with: docs/adr/0040. An element takes a byte, whose low
 bits it is."""
 STORED_FLOATS: tuple[Attribute, ...] = tuple(type for type in _STORED if isinstance(type, AnyFloat))
+SMALL_FLOATS: tuple[Attribute, ...] = (f8e4m3fn, f8e5m2)
+"""Floats of 8 bits that tensor cores multiply: `graph.matmul` with sums in f32."""
 
 _TO_NUMPY: dict[Attribute, np.dtype[np.generic]] = {
     bf16: np.dtype(ml_dtypes.bfloat16),

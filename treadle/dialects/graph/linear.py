@@ -8,6 +8,7 @@ from math import ceil, prod
 
 from xdsl.dialects.builtin import (
     DenseArrayBase,
+    Float32Type,
     IntegerAttr,
     IntegerType,
     StringAttr,
@@ -24,6 +25,7 @@ from xdsl.traits import Pure
 
 from treadle.dialects.graph.definition import (
     DefinitionBuilder,
+    MovesElements,
     Operator,
     Scalar,
     int_list,
@@ -33,11 +35,14 @@ from treadle.dialects.graph.definition import (
     tensor,
     widened,
 )
-from treadle.dialects.graph.dtypes import is_float, ui8
+from treadle.dialects.graph.dtypes import SMALL_FLOATS, is_float, is_stored, ui8
 from treadle.dialects.graph.elementwise import convert
 
-_BYTES = (i8, ui8)
-_PRECISIONS = (StringAttr("tf32"), StringAttr("bf16"))
+_TF32, BF16 = StringAttr("tf32"), StringAttr("bf16")
+_PRECISIONS: Mapping[Attribute, Sequence[Attribute]] = {f32: (_TF32, BF16), **dict.fromkeys(SMALL_FLOATS, (BF16,))}
+"""That products of an element type may have."""
+_OPERANDS: Mapping[Attribute | None, set[Attribute]] = {i32: {i8, ui8}, f32: set(SMALL_FLOATS)}
+"""The element types that are multiplied, by that of their sums."""
 
 
 @irdl_op_definition
@@ -54,20 +59,43 @@ class MatmulOp(Operator):
     ```mlir
     %c = graph.matmul %a, %b {sums = i32} : (tensor<128x384xui8>, tensor<384x64xi8>) -> tensor<128x64xi32>
     ```
+    With `sums = f32` operands are f8E4M3FN or f8E5M2, each of either type, and the result is f32. Tensor cores carry
+    sums of a few terms in 14 bits, so that the result is as exact as that of operands which are rounded to f16, or with
+    `precision = "bf16"` to bf16 (docs/adr/0099):
+    ```mlir
+    %c = graph.matmul %a, %b {sums = f32} : (tensor<128x384xf8E4M3FN>, tensor<384x64xf8E5M2>) -> tensor<128x64xf32>
+    ```
     Rejected: rank below 2, extents of K or of the batch that differ, different element types, another precision, or one
-    of operands that are not f32; other sums, or operands of sums that are no bytes.
+    of other operands; other sums, or operands of other types than theirs.
     """
 
     name = "graph.matmul"
     a = operand_def(TensorType)
     b = operand_def(TensorType)
     precision = opt_prop_def(StringAttr)
-    sums = opt_prop_def(IntegerType)
-    traits = traits_def(Pure())
+    sums = opt_prop_def(IntegerType | Float32Type)
+    traits = traits_def(Pure(), MovesElements())  # of 8 bits: they are converted, and then multiplied
     assembly_format = "$a `,` $b attr-dict `:` `(` type($a) `,` type($b) `)` `->` type($result)"
 
-    def __init__(self, a: SSAValue, b: SSAValue, *, sums: IntegerType | None = None):
-        super().__init__([a, b], sums=sums)
+    def __init__(
+        self,
+        a: SSAValue,
+        b: SSAValue,
+        *,
+        sums: IntegerType | Float32Type | None = None,
+        precision: StringAttr | None = None,
+    ):
+        super().__init__([a, b], sums=sums, precision=precision)
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether operands are bytes, with sums in i32."""
+        return self.sums == i32
+
+    @property
+    def is_of_small_floats(self) -> bool:
+        """Whether operands are floats of 8 bits, with sums in f32."""
+        return self.sums == f32
 
     @classmethod
     def infer(cls, types: Sequence[TensorType], properties: Mapping[str, Attribute]) -> TensorType:
@@ -77,12 +105,15 @@ class MatmulOp(Operator):
         if sums is None:
             message = f"matmul of {types[0]} and {types[1]}: element types differ"
             require(element == other, message, f"two operands of {element}, or of {other}")
+            require(not is_stored(element), f"{cls.name} is not defined on {element} without sums", "sums = f32")
         else:
-            fits = sums == i32 and element in _BYTES and other in _BYTES
-            require(fits, f"sums of {sums} of {element} and {other}: only i32 of i8 and ui8 are known")
+            fits = {element, other} <= _OPERANDS.get(sums, set())
+            known = "i32 of i8 and ui8, f32 of f8E4M3FN and f8E5M2"
+            require(fits, f"sums of {sums} of {element} and {other}: only {known} are known")
         precision = properties.get("precision")
-        allowed = precision is None or (precision in _PRECISIONS and element == f32)
-        require(allowed, f'precision {precision} of {element}: only "tf32" and "bf16" of f32 are known')
+        allowed = precision is None or precision in _PRECISIONS.get(element, ())
+        known = '"tf32" and "bf16" of f32, "bf16" of floats of 8 bits'
+        require(allowed, f"precision {precision} of {element}: only {known} are known")
         message = f"matmul of {types[0]} and {types[1]}: {a[-1]} columns against {b[-2]} rows"
         require(a[-1] == b[-2], message, f"as many rows of the second operand as the first has columns: {a[-1]}")
         batch = a[:-2] or b[:-2]

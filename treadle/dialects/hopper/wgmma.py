@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
+    Float8E4M3FNType,
+    Float8E5M2Type,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -42,6 +44,7 @@ from treadle.dialects.hopper.barrier import number_of
 from treadle.dialects.syntax import MEMREF
 
 ui8 = IntegerType(8, Signedness.UNSIGNED)
+f8e4m3fn, f8e5m2 = Float8E4M3FNType(), Float8E5M2Type()
 ROWS, TERM_BYTES = 64, 32
 """Rows of a warpgroup's product; bytes along the terms."""
 COLUMNS, MOST_COLUMNS = 8, 256
@@ -49,9 +52,11 @@ FRAGMENT = (4, 2)
 """Of A in registers, per thread: registers, and elements of 16 bits in each."""
 MATRIX_ROWS = 8
 """Rows of a swizzled row's length that make a core matrix."""
-ELEMENT_BYTES: Mapping[Attribute, int] = {f16: 2, bf16: 2, f32: 4, i8: 1, ui8: 1}
-SUM: Mapping[Attribute, Attribute] = {f16: f32, bf16: f32, f32: f32, i8: i32, ui8: i32}
+ELEMENT_BYTES: Mapping[Attribute, int] = {f16: 2, bf16: 2, f32: 4, f8e4m3fn: 1, f8e5m2: 1, i8: 1, ui8: 1}
+SUM: Mapping[Attribute, Attribute] = {f16: f32, bf16: f32, f32: f32, f8e4m3fn: f32, f8e5m2: f32, i8: i32, ui8: i32}
 """The type of sums, by the operands'; f32 operands are read as tf32."""
+_MIXED = ({f8e4m3fn, f8e5m2}, {i8, ui8})
+"""Types of which A may have one and B another."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,11 @@ class WgmmaOp(IRDLOperation):
     them, its indices those of the dimensions before.
 
     Operands are read, and sums written, until a `hopper.wgmma_wait` has covered the product's group: in between nobody
-    else touches them. Rejected: tiles that are not shared, elements other than f16, bf16, f32 (multiplied as tf32),
-    i8 and ui8, `across` of others than 16 bits, N that is no multiple of 16 from 16 to 256, sums of another type.
+    else touches them. Of the two types of floats of 8 bits, and of signed and unsigned bytes, A may have one and B the
+    other. Sums of floats of 8 bits keep about 14 bits of the largest term of a product, of which the sum so far is one.
+
+    Rejected: tiles that are not shared, elements other than f16, bf16, f32 (multiplied as tf32), f8E4M3FN, f8E5M2, i8
+    and ui8, `across` of others than 16 bits, N that is no multiple of 16 from 16 to 256, sums of another type.
     """
 
     name = "hopper.wgmma"
@@ -214,9 +222,11 @@ class WgmmaOp(IRDLOperation):
 
     def verify_(self) -> None:
         left, right = self.elements
-        is_pair = left == right or {left, right} <= {i8, ui8}
+        is_pair = left == right or any({left, right} <= mixed for mixed in _MIXED)
         if left not in SUM or right not in SUM or not is_pair:
-            raise VerifyException(f"a product of {left} and {right}, expected f16, bf16, f32, i8 or ui8 of both")
+            raise VerifyException(
+                f"a product of {left} and {right}, expected f16, bf16, f32, floats of 8 bits or bytes of both"
+            )
         of_a, of_b = self.operands_along_k
         check_tile("A", self.a, len(self.a_indices), along_k=of_a)
         check_tile("B", self.b, len(self.b_indices), along_k=of_b)

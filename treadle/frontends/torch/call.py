@@ -40,8 +40,12 @@ DTYPES: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.uint16: np.dtype(np.uint16),
     torch.uint32: np.dtype(np.uint32),
     torch.uint64: np.dtype(np.uint64),
+    torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
 }
 """The element types that are supported."""
+_BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+"""Of types that NumPy itself does not have, one of the same size that it has."""
 
 _OF_TORCH = {dtype: own for own, dtype in DTYPES.items()}
 
@@ -62,18 +66,16 @@ def array_of(tensor: torch.Tensor, where: str) -> Array:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise TreadleError(f"a tensor on {tensor.device} of layout {tensor.layout}", where, "dense tensors on the CPU")
     plain = tensor.detach().resolve_neg()
-    if tensor.dtype == torch.bfloat16:
-        return plain.view(torch.int16).numpy().view(dtype)
-    return plain.numpy()
+    bits = _BITS.get(tensor.dtype)
+    return plain.numpy() if bits is None else plain.view(bits).numpy().view(dtype)
 
 
 def tensor_of(array: Array) -> torch.Tensor:
     """An array as a tensor that shares its memory, if that may be written."""
     own = _OF_TORCH[array.dtype]
     writeable = array if array.flags.writeable and array.flags.c_contiguous else array.copy()
-    if own == torch.bfloat16:
-        return torch.from_numpy(writeable.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(writeable)
+    bits = _BITS.get(own)
+    return torch.from_numpy(writeable) if bits is None else torch.from_numpy(writeable.view(DTYPES[bits])).view(own)
 
 
 # A node as its converter sees it: its arguments by name, tensors among them, and errors that name the node.

@@ -49,7 +49,7 @@ def merge(members: Sequence[MatmulOp], shared: int) -> bool:
     constants = [constant_of(m.operands[1 - shared]) for m in members]
     weights = constant_op(np.concatenate([c for c in constants if c is not None], axis=1 - shared))
     operands = (first.a, weights.result) if shared == 0 else (weights.result, first.b)
-    branches.made = [weights, MatmulOp(*operands)]
+    branches.made = [weights, MatmulOp(*operands, sums=first.sums, precision=first.precision)]
     while _advance(branches):
         pass
     if not all(_ends_well(tail) for tail in branches.tails):

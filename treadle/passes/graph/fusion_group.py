@@ -10,7 +10,7 @@ from math import prod
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, WholeOp
+from treadle.dialects.graph import ComputeOp, MatmulOp, WholeOp
 from treadle.dialects.location import describe_nodes
 from treadle.passes.graph.definition_analysis import (
     defined,
@@ -134,8 +134,10 @@ class Group:
 
     def only_moves_for(self, operand: SSAValue) -> bool:
         """Whether what gives `operand` may only move data, since the anchor copies it asynchronously."""
+        # Of floats of 8 bits, only the template that copies so has tensor cores; what computes would exclude it.
+        is_of_small_floats = isinstance(self.anchor, MatmulOp) and self.anchor.is_of_small_floats
         template = default_template(self.anchor, self.target)
-        if template is None or not template.copies_ahead:
+        if not is_of_small_floats and (template is None or not template.copies_ahead):
             return False
         feeding: set[SSAValue] = set(tensors_of(self.anchor))
         for prologue in reversed(self.prologues):

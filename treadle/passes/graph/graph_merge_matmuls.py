@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.passes import ModulePass
 
 from treadle.dialects.graph import ConstantOp, MatmulOp
 from treadle.passes.graph.branches import merge
-from treadle.passes.graph.rewriting import shape_of
+from treadle.passes.graph.rewriting import shape_of, tensor
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class GraphMergeMatmulsPass(ModulePass):
 
 
 def _candidates(block: Block, shared: int) -> list[list[MatmulOp]]:
-    """Products by their operand number `shared`, where the other is a constant matrix; two or more each."""
-    found: dict[SSAValue, list[MatmulOp]] = {}
+    """Products by their operand number `shared`, where the other is a constant matrix of one type; two or more each."""
+    found: dict[tuple[SSAValue, Attribute, Attribute | None], list[MatmulOp]] = {}
     for op in block.ops:
         if not isinstance(op, MatmulOp) or DYNAMIC_INDEX in op.shape:
             continue
         other = op.operands[1 - shared]
         if isinstance(other.owner, ConstantOp) and len(shape_of(other)) == 2:
-            found.setdefault(op.operands[shared], []).append(op)
+            found.setdefault((op.operands[shared], tensor(other).get_element_type(), op.precision), []).append(op)
     return [members for members in found.values() if len(members) > 1]
 
 

@@ -95,6 +95,8 @@ class Narrowing:
     def _may_narrow(self, op: Operator) -> bool:
         """Whether an operator on f32 may be narrowed: it only selects among its operands or is heavy, and its constants
         fit."""
+        if isinstance(op, MatmulOp) and op.sums is not None:
+            return False
         if op.type.get_element_type() != f32 or (isinstance(op, PoolOp) and op.kind.data != "max"):
             return False
         if isinstance(op, AppendOp) and not is_in_place(op):
@@ -232,7 +234,7 @@ class GraphMixedPrecisionPass(ModulePass):
             raise TreadleError(f"unknown precision {self.precision!r}", self.name, _ACCEPTED)
         if self.precision == "tf32":
             for matmul in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
-                if matmul.type.get_element_type() == f32:
+                if matmul.type.get_element_type() == f32 and matmul.sums is None:
                     matmul.precision = StringAttr("tf32")
         narrow = _NARROW.get(self.precision)
         if narrow is None:

@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import MatmulOp, TransposeOp
 from treadle.passes.graph.packed_tiles import ByteMatrix, byte_matrix, byte_operand, corrected, corrected_by_both
-from treadle.passes.graph.rewriting import constant_op, replace_with
+from treadle.passes.graph.rewriting import Array, constant_of, constant_op, replace_with
 from treadle.target import Target
 
 
@@ -33,7 +33,8 @@ class GraphMultiplyBytesPass(ModulePass):
     %u = graph.binary "mul" %z, %sums : (tensor<i32>, tensor<64xi32>) -> tensor<64xi32>
     %c = graph.binary "sub" %s, %u : (tensor<128x64xi32>, tensor<64xi32>) -> tensor<128x64xi32>
     ```
-    Constants are stored along K, as tensor cores read bytes; the transpose fuses. Where columns of `%w` need zero
+    Constants are stored along K, as tensor cores read bytes; the transpose fuses. So are those of products of floats of
+    8 bits. Where columns of `%w` need zero
     points of their own, or where the right operand is no constant, the sums of the rows of bytes take part, too. All of
     that is exact. Sources: Jacob et al., "Quantization and training of neural networks for efficient
     integer-arithmetic-only inference", CVPR 2018, section 2.3; PTX ISA, "Matrix fragments for mma.m16n8k32".
@@ -50,6 +51,8 @@ class GraphMultiplyBytesPass(ModulePass):
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             if product.type.get_element_type() == i32 and product.sums is None and DYNAMIC_INDEX not in product.shape:
                 _multiply_bytes(product, matrices)
+            elif product.is_of_small_floats and (matrix := constant_of(product.b)) is not None:
+                product.operands[1] = matrices.stored(matrix, product)
 
 
 class _Matrices:
@@ -65,11 +68,11 @@ class _Matrices:
             self._known[value] = byte_matrix(value)
         return self._known[value]
 
-    def stored(self, matrix: ByteMatrix, product: MatmulOp) -> SSAValue:
-        """The matrix, `[batch..., K, N]`, in front of the first product that reads it."""
+    def stored(self, matrix: Array, product: MatmulOp) -> SSAValue:
+        """The bytes of a matrix, `[batch..., K, N]`, in front of the first product that reads it."""
         if product.b not in self._stored:
-            rank = matrix.bytes.ndim
-            constant = constant_op(np.ascontiguousarray(np.swapaxes(matrix.bytes, -1, -2)))
+            rank = matrix.ndim
+            constant = constant_op(np.ascontiguousarray(np.swapaxes(matrix, -1, -2)))
             along_k = TransposeOp(constant.result, [*range(rank - 2), rank - 1, rank - 2])
             constant.result.name_hint = along_k.result.name_hint = product.b.name_hint
             for op in (constant, along_k):
@@ -87,7 +90,7 @@ def _multiply_bytes(product: MatmulOp, matrices: _Matrices) -> None:
     if left is None:
         return
     if matrix is not None:
-        total = MatmulOp(left.value, matrices.stored(matrix, product), sums=i32)
+        total = MatmulOp(left.value, matrices.stored(matrix.bytes, product), sums=i32)
         replace_with(product, [total, *corrected(total.result, left, matrix)], name_all=True)
     elif right is not None:
         total = MatmulOp(left.value, right.value, sums=i32)

@@ -1,14 +1,14 @@
-"""graph-quantized-products: products of what was dequantised are products of integers, dequantised."""
+"""graph-quantized-products: products of what was dequantised are products of the numbers, dequantised."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, f32, i8, i32
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, bf16, f16, f32, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -25,9 +25,12 @@ from treadle.dialects.graph import (
     UnaryOp,
 )
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import integer_limits, ui8
+from treadle.dialects.graph.dtypes import SMALL_FLOATS, integer_limits, is_float, is_stored, ui8
 from treadle.dialects.graph.evaluate import evaluate
+from treadle.dialects.graph.linear import BF16
+from treadle.passes.graph.float8_products import is_multiplied, widen_unless_multiplied
 from treadle.passes.graph.rewriting import Array, constant_of, replace_with, shape_of, tensor
+from treadle.schedules.templates.matmul_wgmma import outpaces_mma
 from treadle.target import Target
 
 # Values that operators compute from constants, before they are folded.
@@ -67,7 +70,7 @@ def _value(value: SSAValue) -> Array | None:
     return evaluate(op, known)
 
 
-# Tensors of floats that are bytes, less a zero point, times a scale.
+# Tensors of floats that are bytes, less a zero point, or floats of 8 bits, times a scale.
 
 LARGEST = 255
 """The size of a byte less a zero point, at most."""
@@ -75,7 +78,8 @@ LARGEST = 255
 
 @dataclass(frozen=True)
 class Dequantized:
-    """`numbers * scale`: a tensor of i32, each at most `LARGEST` in size, and one of f32 that is broadcast to it.
+    """`numbers * scale`: a tensor of i32, each at most `LARGEST` in size, or of floats of 8 bits, and one of f32 that
+    is broadcast to it.
 
     moves: the detached operations that compute both, in order, where the model moves what it has dequantised
     """
@@ -86,19 +90,33 @@ class Dequantized:
 
 
 def dequantized(value: SSAValue) -> Dequantized | None:
-    """What a tensor of f32 was dequantised from; None if it was not. Reshapes of a tensor with one scale, and
-    transposes, are repeated on the numbers."""
+    """What a tensor of floats was dequantised from; None if it was not. Reshapes of a tensor with one scale, and
+    transposes, are repeated on the numbers. A result that is rounded to 16 bits counts as what it is rounded from."""
     op = value.owner
+    if isinstance(op, CastOp) and tensor(op.x).get_element_type() == f32 and is_float(op.to) and not is_stored(op.to):
+        return dequantized(op.x)
     if isinstance(op, BinaryOp) and op.kind.data == "mul" and tensor(value).get_element_type() == f32:
-        cast = op.lhs.owner
-        fits = isinstance(cast, CastOp) and shape_of(op.lhs) == op.shape and is_byte_difference(cast.x)
-        return Dequantized(cast.x, op.rhs) if isinstance(cast, CastOp) and fits else None
+        numbers = _numbers(op.lhs) if shape_of(op.lhs) == op.shape else None
+        return None if numbers is None else Dequantized(numbers, op.rhs)
     if not isinstance(op, ReshapeOp | TransposeOp):
         return None
     found = dequantized(op.x)
     if found is None:
         return None
     return _reshaped(op, found) if isinstance(op, ReshapeOp) else _transposed(op, found)
+
+
+def _numbers(value: SSAValue) -> SSAValue | None:
+    """The numbers that a tensor of f32 is, which have another type; a zero point of floats of 8 bits is 0."""
+    op = value.owner
+    if isinstance(op, BinaryOp) and op.kind.data == "sub" and op.shape == shape_of(op.lhs):
+        zero = constant_value(op.rhs)
+        found = None if zero is None or zero.any() else _numbers(op.lhs)
+        return found if found is not None and tensor(found).get_element_type() in SMALL_FLOATS else None
+    if not isinstance(op, CastOp):
+        return None
+    known = tensor(op.x).get_element_type() in SMALL_FLOATS or is_byte_difference(op.x)
+    return op.x if known else None
 
 
 def is_byte_difference(value: SSAValue) -> bool:
@@ -214,7 +232,8 @@ _MOST_EXACT_TERMS = (1 << 24) // LARGEST**2
 
 @dataclass(frozen=True)
 class GraphQuantizedProductsPass(ModulePass):
-    """Multiplies bytes less zero points in i32, and scales the sums, where `target` has a unit that multiplies bytes.
+    """Multiplies bytes less zero points in i32, and scales the sums, where `target` has a unit that multiplies bytes;
+    and floats of 8 bits, with sums in f32, where it has one for those.
 
     ```mlir
     %a = graph.binary "mul" %x_f32, %s : (tensor<1x64x56x56xf32>, tensor<f32>) -> tensor<1x64x56x56xf32>
@@ -234,15 +253,30 @@ class GraphQuantizedProductsPass(ModulePass):
     Convolutions of groups are vector code, which is of f32: their integers become f32, where its sums are exact, too.
     What quantises a scaled sum again, `round(%y / %z)`, divides the constants that scale it, and shift it, instead.
 
+    Of floats of 8 bits,
+    ```mlir
+    %c = graph.matmul %x, %w {sums = f32, precision = "bf16"} : (tensor<64x64xf8E4M3FN>, ...) -> tensor<64x64xf32>
+    ```
+    takes the place of a product of `%x` and `%w`, each cast to f32 and scaled. Tensor cores carry its sums in 14 bits,
+    less exact than those of f32: such products stay unless `precision` is f16 or bf16, and so do those whose operands
+    do not lie along the terms, or that have too few tiles (docs/adr/0099). A product with `sums = f32` that a model
+    asks for is one of f32 where the target has no such unit.
+
     The first pass that looks at weights: folding constants would dequantise them. Source: Jacob et al., "Quantization
     and training of neural networks for efficient integer-arithmetic-only inference", CVPR 2018, section 2.
     """
 
     name = "graph-quantized-products"
     target: str = "cpu"
+    precision: str = "f32"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = Target.parse(self.target)
+        for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
+            if product.is_of_small_floats:
+                widen_unless_multiplied(product, target)
+            elif target.has_warpgroups:
+                _multiply_small_floats(product, target, self.precision)
         if not target.multiplies_bytes:
             return
         for operator in [inner for inner in op.walk() if isinstance(inner, ConvOp | MatmulOp | PoolOp)]:
@@ -260,24 +294,61 @@ def _multiply_integers(op: ConvOp | MatmulOp, *, any_right: bool) -> None:
     `any_right` any matrices."""
     if op.type.get_element_type() != f32 or DYNAMIC_INDEX in op.shape:
         return
-    left, right = op.operands
+    right = op.operands[1]
     is_known = is_constant(right) and (isinstance(op, ConvOp) or len(shape_of(right)) == 2)
     if not is_known and not (any_right and isinstance(op, MatmulOp)):
         return
-    x, w = dequantized(left), dequantized(right)
+    _scale_behind(op, i32, lambda x, w: _product(op, x, w))
+
+
+def _multiply_small_floats(op: MatmulOp, target: Target, precision: str) -> None:
+    """Replaces a product of two tensors that were dequantised from floats of 8 bits, if it need not be as exact as one
+    of f32."""
+    element = op.type.get_element_type()
+    allowed = precision if element == f32 else "f16" if element == f16 else "bf16" if element == bf16 else None
+    if op.sums is not None or allowed not in ("f16", "bf16") or DYNAMIC_INDEX in op.shape:
+        return
+
+    def product(x: SSAValue, w: SSAValue) -> list[Operation]:
+        made = MatmulOp(x, w, sums=f32, precision=BF16 if allowed == "bf16" else None)
+        if is_multiplied(made, target) and outpaces_mma(made, target):
+            return [made]
+        made.erase()
+        return []
+
+    _scale_behind(op, None, product)
+
+
+def _scale_behind(
+    op: ConvOp | MatmulOp, element: Attribute | None, multiply: Callable[[SSAValue, SSAValue], list[Operation]]
+) -> None:
+    """Replaces a product of two dequantised tensors by that of their numbers, as `multiply` makes it of f32, times both
+    scales; not if it makes none.
+
+    element: of the numbers of both; None for floats of 8 bits
+    """
+    x, w = (dequantized(operand) for operand in op.operands)
     moves = [*(() if x is None else x.moves), *(() if w is None else w.moves)]
-    if x is None or w is None or prod(shape_of(x.scale)) != 1 or not _holds(x.scale, w.scale):
+    elements = SMALL_FLOATS if element is None else (element,)
+    if (
+        x is None
+        or w is None
+        or not {tensor(each.numbers).get_element_type() for each in (x, w)} <= set(elements)
+        or prod(shape_of(x.scale)) != 1
+        or not _holds(x.scale, w.scale)
+    ):
         discard(moves)
         return
     scale = _of_columns(op, w)
-    product = _product(op, x.numbers, w.numbers) if scale else []
+    product = multiply(x.numbers, w.numbers) if scale else []
     if not product:
         discard([*moves, *scale])
         return
     one = ReshapeOp(x.scale, [])
     factor = BinaryOp("mul", one.result, scale[-1].results[0])
     result = BinaryOp("mul", product[-1].results[0], factor.result)
-    replace_with(op, [*moves, *scale, *product, one, factor, result])
+    rounded = [] if op.type.get_element_type() == f32 else [CastOp(result.result, op.type.get_element_type())]
+    replace_with(op, [*moves, *scale, *product, one, factor, result, *rounded])
 
 
 def _holds(a: SSAValue, b: SSAValue) -> bool:
@@ -294,7 +365,8 @@ def _pool_bytes(op: PoolOp) -> None:
     """Replaces the maximum of dequantised numbers by the dequantised maximum: that of one positive scale grows with the
     numbers."""
     x = dequantized(op.x) if op.kind.data == "max" and DYNAMIC_INDEX not in op.shape else None
-    scale = None if x is None else constant_value(x.scale)
+    is_of_bytes = x is not None and tensor(x.numbers).get_element_type() == i32
+    scale = None if x is None or not is_of_bytes else constant_value(x.scale)
     if x is None or scale is None or scale.size != 1 or not scale.reshape(-1)[0] > 0:
         discard([] if x is None else x.moves)
         return

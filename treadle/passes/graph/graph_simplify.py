@@ -330,6 +330,8 @@ def _scaled_transposed(linear: ConvTransposeOp, weights: Array, factor: Array) -
 
 
 def _scaled_matrix(linear: MatmulOp, factor: Array, varying: list[int]) -> tuple[int, Array] | None:
+    if linear.sums is not None:
+        return None
     rank = len(linear.shape)
     a, b = constant_of(linear.a), constant_of(linear.b)
     if b is not None and varying in ([], [rank - 1]):

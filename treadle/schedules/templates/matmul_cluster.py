@@ -63,14 +63,20 @@ class MatmulCluster(Template):
         return super().runs_on(target) and target.has_warpgroups
 
     def fits(self, anchor: Anchor) -> bool:
+        if not isinstance(anchor, MatmulOp) or anchor.is_of_small_floats or refusal(anchor) is not None:
+            return False
         # Blocks that a call leaves out would be missing in their clusters.
-        return isinstance(anchor, MatmulOp) and refusal(anchor) is None and not extents_around(anchor)
+        return not extents_around(anchor)
 
     def obstacle(self, anchor: Anchor, target: Target) -> str | None:
         if not isinstance(anchor, MatmulOp) or not self.runs_on(target) or refusal(anchor) is not None:
             return None
         if extents_around(anchor):
             return "a call may leave out blocks of a cluster"
+        if anchor.is_of_small_floats:
+            return "it does not multiply floats of 8 bits"
+        if anchor.is_of_bytes:
+            return "of bytes it has not been measured"
         if self.has_default(anchor, target):
             return None
         return "products of warps are predicted to end earlier"
@@ -170,7 +176,7 @@ def cluster_kernel(anchor: MatmulOp, tile: ClusterTile, name: str) -> KernelOp:
     w = WarpgroupBuilder(b, of_block.consumers, moves_registers=False)
     (m, n), k = anchor.shape[-2:], anchor.reduction_extent
     steps, tiles = _steps(anchor), tiles_of(anchor, of_block.m, of_block.n)
-    rank, element = b.block % split, f32 if anchor.sums is None else i32
+    rank, element = b.block % split, i32 if anchor.is_of_bytes else f32
     # Tiles that share columns of B run side by side.
     at = place_of(b.block // split, anchor, of_block, ceil(m / of_block.m))
     first = rank * (steps // split) if steps % split == 0 else rank * steps // split

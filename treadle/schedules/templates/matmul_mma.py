@@ -27,6 +27,7 @@ from treadle.schedules.split_k import (
     Slices,
     block_coordinates,
     number_of_slices,
+    outer_indices,
     shared_out,
     those_that_fill,
     tiles_of,
@@ -111,7 +112,7 @@ class MatmulMma(Template):
     def obstacle(self, anchor: Anchor, target: Target) -> str | None:
         if not isinstance(anchor, MatmulOp) or not isinstance(anchor.type.get_element_type(), Float32Type):
             return None
-        if self.name != MatmulMma.name or not self.runs_on(target):
+        if self.name != MatmulMma.name or not self.runs_on(target) or anchor.is_of_small_floats:
             return None
         return "its operands are f32: --precision f16 or tf32 lets tensor cores multiply them"
 
@@ -316,7 +317,9 @@ class MatmulTf32(MatmulMma):
         return {}
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and isinstance(anchor.type.get_element_type(), Float32Type)
+        if not isinstance(anchor, MatmulOp) or anchor.is_of_small_floats:
+            return False
+        return isinstance(anchor.type.get_element_type(), Float32Type)
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         super().limits(anchor, choices, target)
@@ -353,7 +356,7 @@ class MatmulInt8(MatmulMma):
     default_stages: ClassVar[tuple[int, int]] = (4, 4)
 
     def fits(self, anchor: Anchor) -> bool:
-        return isinstance(anchor, MatmulOp) and anchor.sums is not None
+        return isinstance(anchor, MatmulOp) and anchor.is_of_bytes
 
     def _preferred(self, anchor: MatmulOp) -> dict[tuple[int, int], tuple[int, int]]:
         tiles = super()._preferred(anchor)
@@ -554,10 +557,12 @@ def mma_kernel(anchor: MatmulOp, tile: MmaTile, split_k: int, name: str) -> Kern
     warp = ((t.warp // tile.warps[1]) * tile.warp[0], (t.warp % tile.warps[1]) * tile.warp[1])
     c = t.fragment("acc", f32 if anchor.sums is None else i32, tile.warp, warp)
 
+    outer_of_a, outer_of_b = (outer_indices(operand, outer) for operand in (anchor.a, anchor.b))
+
     def start(step: Index, stage: Index) -> None:
         term = (step if first is None else first + step) * tile.block_k
-        of_a = Region.of(b, b.inputs[0], (row, term), (m, k), (tile.m, slices.covered), _outer(anchor.a, outer))
-        of_b = Region.of(b, b.inputs[1], (term, column), (k, n), (slices.covered, tile.n), _outer(anchor.b, outer))
+        of_a = Region.of(b, b.inputs[0], (row, term), (m, k), (tile.m, slices.covered), outer_of_a)
+        of_b = Region.of(b, b.inputs[1], (term, column), (k, n), (slices.covered, tile.n), outer_of_b)
         t.copy(of_a if tile.a.along_k else of_a.transposed, shared_a[stage])
         t.copy(of_b.transposed if tile.b.along_k else of_b, shared_b[stage])
 
@@ -571,9 +576,3 @@ def mma_kernel(anchor: MatmulOp, tile: MmaTile, split_k: int, name: str) -> Kern
         t.store(total, Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer))
     comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"
     return b.kernel(name, operands, anchor.type, tiles * slices.number, tile.threads, comment)
-
-
-def _outer(operand: SSAValue, indices: Sequence[Index]) -> Sequence[Index]:
-    """The indices of an operand's outer dimensions; none where it is one matrix for all of the batch."""
-    assert isinstance(operand.type, TensorType)
-    return indices if operand.type.get_num_dims() > 2 else []

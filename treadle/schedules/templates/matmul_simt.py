@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from treadle.dialects.graph import ComputeOp, MatmulOp
 from treadle.dialects.graph.definition import widened
 from treadle.dialects.graph.dtypes import accumulator, byte_width, is_float
+from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
@@ -75,7 +76,8 @@ class MatmulSimt(Template):
     """The CUDA-core product of the paper: C's tile is `spatial(warps) * repeat(repeats) * spatial(4, 8) *
     repeat(thread)`, A's and B's tiles are loaded by all threads together, two of each, so that one is filled while
     the other is used. Every size is covered: loads beyond the matrices give 0, stores beyond C are left out.
-    16-bit floats are multiplied and added in f32, and C is rounded once.
+    16-bit floats are multiplied and added in f32, and C is rounded once; those of 8 bits, with sums in f32, are
+    converted where they are loaded.
 
     Source: Hidet (ASPLOS 2023), section 5.1.2 and figures 5 and 8.
     """
@@ -313,14 +315,17 @@ class _MatmulBody:
         inside = [i < i_end] if i_end % i_tile else []
         inside += [j < j_end] if j_end % j_tile else []
         indices = [*self._batch_of(operand), i, j]
-        if not inside:
-            return b.load(b.inputs[operand], indices)
-        return b.load(b.inputs[operand], indices, all_of(inside), b.constant(0, self.element))
+        buffer, element = b.inputs[operand], self._type_of(operand).get_element_type()
+        value = b.load(buffer, indices, all_of(inside), b.constant(0, element)) if inside else b.load(buffer, indices)
+        return convert(b, value, self.element)
 
     def _batch_of(self, operand: int) -> list[Index]:
+        return self.batch_index if self._type_of(operand).get_num_dims() > 2 else []
+
+    def _type_of(self, operand: int) -> TensorType:
         type = (self.anchor.a, self.anchor.b)[operand].type
         assert isinstance(type, TensorType)
-        return self.batch_index if type.get_num_dims() > 2 else []
+        return type
 
     def _keep(self, half: Index, next_a: SSAValue, next_b: SSAValue) -> None:
         """Registers to shared memory."""

@@ -12,17 +12,20 @@ from xdsl.ir import SSAValue
 
 from treadle.dialects.graph import MatmulOp
 from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.graph.linear import BF16
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.boxes import contiguous_axis
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
-from treadle.schedules.split_k import block_coordinates, tiles_of
+from treadle.schedules.split_k import block_coordinates, outer_indices, tiles_of
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair
 from treadle.schedules.tiles import Region
 from treadle.schedules.warpgroups import (
     SLAB,
     SPAN,
+    TERM_BYTES,
+    WARPGROUP,
     Operand,
     OperandTile,
     Pipe,
@@ -44,12 +47,17 @@ _SHARED = 227 * KIB
 """Of a block, in bytes, on every device of compute capability 9.0."""
 OTHER_BYTES = 2048
 """Of shared memory: barriers, and what alignment leaves."""
+_MOST_ACCUMULATORS = 192
+"""Of a consumer's thread. Found by compiling: of floats of 8 bits, two sets of 128 spill."""
 
 
 class MatmulWgmma(Template):
     """The product on Hopper's tensor cores: one thread copies boxes of A and B to `stages` of swizzled shared memory,
     one or two warpgroups multiply them, sums in f32, or of bytes in i32; blocks stay and take one tile after another,
     so that what the next one needs is copied while one is stored.
+
+    Of floats of 8 bits, products keep sums in about 14 bits, rounded towards 0: those of 128 terms where the anchor has
+    `precision = "bf16"`, else of 32, are added to others in f32, by the multiplying threads.
 
     Every size is covered whose rows begin at multiples of 16 bytes: copies beyond the matrices write 0, stores beyond C
     are left out. Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA": warp-specialised persistent kernels.
@@ -86,16 +94,17 @@ class MatmulWgmma(Template):
         return why
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
-        """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
+        """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split; floats
+        of 8 bits are multiplied by ordinary cores else."""
         assert isinstance(anchor, MatmulOp)
-        (m, n), terms = anchor.shape[-2:], anchor.reduction_extent
-        cost = min(_waves(anchor, tile, target) * weight for tile, weight in _TILE_COST.items())
-        seconds = cost * 2 * terms / (_RATE / target.multiprocessors)
-        return seconds <= 2 * prod(anchor.shape[:-2]) * m * n * terms / _RATE_OF_MMA
+        if anchor.is_of_small_floats:
+            return _seconds(anchor, target) <= _operations(anchor) / target.peak_f32
+        return outpaces_mma(anchor, target)
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        block = min(_TILE_COST, key=lambda tile: (_waves(anchor, tile, target) * _TILE_COST[tile], -prod(tile)))
+        costs = _tile_costs(anchor)
+        block = min(costs, key=lambda tile: (_waves(anchor, tile, target) * costs[tile], -prod(tile)))
         tile = WgmmaTile.of(anchor, block, 1)
         rows = ceil(anchor.shape[-2] / block[0])
         stages = min(tile.most_stages(target.shared_per_block), 8)
@@ -104,13 +113,41 @@ class MatmulWgmma(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile = WgmmaTile.of(anchor, pair(choices, "block"), number(choices, "stages"))
-        used = (("bytes of shared memory", tile.shared_bytes, target.shared_per_block),)
+        used = (
+            ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
+            ("accumulators a thread", tile.accumulators, _MOST_ACCUMULATORS),
+        )
         check_limits(f"{self.name} with {tile.m} x {tile.n} tiles in {tile.stages} stages", used, target)
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
         tile = WgmmaTile.of(anchor, pair(choices, "block"), number(choices, "stages"))
         return wgmma_kernel(anchor, tile, number(choices, "group"), target.multiprocessors, name)
+
+
+def outpaces_mma(anchor: MatmulOp, target: Target) -> bool:
+    """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
+    return _seconds(anchor, target) <= _operations(anchor) / _RATE_OF_MMA
+
+
+def _tile_costs(anchor: MatmulOp) -> Mapping[tuple[int, int], float]:
+    """Of the tiles that a default is chosen from: those that registers hold."""
+    return {
+        block: cost
+        for block, cost in _TILE_COST.items()
+        if WgmmaTile.of(anchor, block, 1).accumulators <= _MOST_ACCUMULATORS
+    }
+
+
+def _seconds(anchor: MatmulOp, target: Target) -> float:
+    """Of the tile whose waves take least, at the rate of 16 bits."""
+    cost = min(_waves(anchor, tile, target) * weight for tile, weight in _tile_costs(anchor).items())
+    return cost * 2 * anchor.reduction_extent / (_RATE / target.multiprocessors)
+
+
+def _operations(anchor: MatmulOp) -> int:
+    """Multiplications and additions."""
+    return 2 * prod(anchor.shape) * anchor.reduction_extent
 
 
 def _waves(anchor: MatmulOp, tile: tuple[int, int], target: Target) -> int:
@@ -124,14 +161,21 @@ def refusal(anchor: MatmulOp) -> str | None:
         return "its terms end at an extent of a call"
     type = anchor.type.get_element_type()
     if anchor.sums is None and not isinstance(type, Float16Type | BFloat16Type):
-        return f"its operands are {type}: f16, bf16 and bytes are multiplied so"
+        return f"its operands are {type}: f16, bf16, bytes and floats of 8 bits are multiplied so"
     for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
         found = contiguous_axis(anchor, operand)
         if found is None:
             return f"{name} is computed by the group, or its rows begin at no multiples of 16 bytes"
         if anchor.sums is not None and found != axis:
-            return f"{name}'s bytes lie across the terms"
+            return f"{name}'s elements, of 8 bits, lie across the terms"
     return None
+
+
+def _terms_apart(anchor: MatmulOp) -> int:
+    """Of floats of 8 bits, the terms whose sum products carry, in 14 bits (docs/adr/0099)."""
+    if not anchor.is_of_small_floats:
+        return 0
+    return SPAN if anchor.precision == BF16 else TERM_BYTES
 
 
 def _along_k(anchor: MatmulOp) -> list[tuple[SSAValue, int]]:
@@ -144,6 +188,7 @@ class WgmmaTile:
     """The extents that choices imply for an anchor.
 
     m, n: of the block's tile; a, b: how operands lie in a stage
+    terms_apart: those whose sum tensor cores carry before it is added to others; 0 where that is all of them
     """
 
     m: int
@@ -151,6 +196,7 @@ class WgmmaTile:
     stages: int
     a: OperandTile
     b: OperandTile
+    terms_apart: int = 0
 
     @staticmethod
     def of(anchor: MatmulOp, block: tuple[int, int], stages: int) -> WgmmaTile:
@@ -162,7 +208,13 @@ class WgmmaTile:
             OperandTile(own, terms, size, contiguous_axis(anchor, operand) == axis)
             for own, (operand, axis) in zip(block, _along_k(anchor), strict=True)
         )
-        return WgmmaTile(*block, stages, a, b)
+        return WgmmaTile(*block, stages, a, b, _terms_apart(anchor))
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a consumer's thread for sums."""
+        slabs = self.m // self.consumers // SLAB + (self.terms_apart > 0)
+        return slabs * SLAB * self.n // WARPGROUP
 
     @property
     def consumers(self) -> int:
@@ -219,7 +271,7 @@ class Factors:
         row, column, outer = at
         of_a, of_b = self.a.tile, self.b.tile
         stage, term = self.pipe.acquire(number), step * of_a.terms
-        left, right = (_outer(operand, outer) for operand in (self.anchor.a, self.anchor.b))
+        left, right = (outer_indices(operand, outer) for operand in (self.anchor.a, self.anchor.b))
         rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, of_a.terms), left)
         columns = Region.of(b, b.inputs[1], (term, column), (k, n), (of_b.terms, of_b.own), right)
         self.w.copy(rows, self.a, stage, self.pipe)
@@ -256,10 +308,12 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
             factors.bring(before * steps + step, step, at)
 
     with w.consumer() as consumer:
-        c = consumer.sums("acc", f32 if anchor.sums is None else i32, tile.m // tile.consumers, tile.n)
+        c = consumer.sums("acc", i32 if anchor.is_of_bytes else f32, tile.m // tile.consumers, tile.n)
+        part = consumer.sums("part", f32, SLAB, tile.n) if tile.terms_apart else None
         with w.tiles(total, blocks) as (before, number):
             first = before * steps
-            consumer.multiply_steps(factors.a, factors.b, c, pipe, first, steps)
+            apart = None if part is None else (part, tile.terms_apart)
+            consumer.multiply_steps(factors.a, factors.b, c, pipe, first, steps, apart)
             pipe.release(pipe.stage(first + (steps - 1)), consumer.lane)
             row, column, outer = place_of(number, anchor, tile, group)
             of_c = Region.of(b, b.output, (row, column), (m, n), (tile.m, tile.n), outer)
@@ -267,9 +321,3 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
         consumer.drain()
     comment = f"C[{m}, {n}] = A[{m}, {k}] * B[{k}, {n}]"
     return b.kernel(name, operands, anchor.type, blocks, w.threads, comment, 1)
-
-
-def _outer(operand: SSAValue, indices: Sequence[Index]) -> Sequence[Index]:
-    """The indices of an operand's outer dimensions; none where it is one matrix for all of the batch."""
-    assert isinstance(operand.type, TensorType)
-    return indices if operand.type.get_num_dims() > 2 else []

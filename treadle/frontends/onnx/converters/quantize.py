@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import f32, i8, i16, i32
 from xdsl.ir import Attribute
 
 from treadle.dialects.graph.dtypes import (
+    SMALL_FLOATS,
     STORED_FLOATS,
     element_type,
     f8e8m0fnu,
@@ -81,8 +82,8 @@ def dequantize_linear(node: Node, g: GraphBuilder) -> Tensor:
     if x.element not in (*QUANTIZED, *QUANTIZED_FLOATS, i32):
         raise node.error(f"an input of {x.element}", f"{_NAMES} or int32")
     wide = f32 if x.is_float else i32
-    # Weights stay bytes: they may be multiplied as such.
-    value = g.cast(_kept(g, x) if x.element in _BYTES and x.rank > 1 else x, wide)
+    # Weights stay as they are: they may be multiplied so.
+    value = g.cast(_kept(g, x) if x.element in (*_BYTES, *SMALL_FLOATS) and x.rank > 1 else x, wide)
     if zero is not None:
         value = g.sub(value, g.cast(_spread(node, g, zero, x), wide))
     return g.cast(g.mul(g.cast(value, f32), _spread(node, g, g.cast(scale, f32), x)), to)

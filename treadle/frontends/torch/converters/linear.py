@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 import numpy as np
-from xdsl.dialects.builtin import f32, f64
+from xdsl.dialects.builtin import bf16, f32, f64
 
-from treadle.dialects.graph import BatchNormOp, ConvOp, ConvTransposeOp, LayerNormOp
-from treadle.dialects.graph.dtypes import epsilon
+from treadle.dialects.graph import BatchNormOp, ConvOp, ConvTransposeOp, LayerNormOp, MatmulOp
+from treadle.dialects.graph.dtypes import SMALL_FLOATS, epsilon
 from treadle.dialects.graph.elementwise import broadcast_shapes
+from treadle.dialects.graph.linear import BF16
 from treadle.frontends.common import composed
 from treadle.frontends.common.builder import GraphBuilder, Tensor
 from treadle.frontends.common.composed import group_norm, instance_norm, matmul, plus_bias, rms_norm, softmax_along
-from treadle.frontends.common.extent import is_symbolic
+from treadle.frontends.common.extent import Symbolic, is_symbolic
 from treadle.frontends.torch.call import Call, converts
 
 # Scaled dot-product attention.
@@ -160,6 +161,32 @@ def addmm(c: Call, g: GraphBuilder) -> Tensor:
     if beta == 0:
         return y
     return g.add(y, c.tensor() if beta == 1 else g.mul(c.tensor(), beta))
+
+
+@converts("_scaled_mm.default")
+def scaled_mm(c: Call, g: GraphBuilder) -> Tensor:
+    """A product of floats of 8 bits, with sums in f32, times scales of the operands, or of their rows and columns."""
+    a, b = c.tensor(), c.tensor("mat2")
+    if not {a.element, b.element} <= set(SMALL_FLOATS):
+        raise c.error(f"operands of {a.type} and {b.type}", "float8_e4m3fn or float8_e5m2")
+    # Results that are rounded to bf16 need no sums that are more exact.
+    precision = BF16 if c.element == bf16 else None
+    y = g.emit(lambda v: MatmulOp(v[0], v[1], sums=f32, precision=precision), a, b)
+    scales = [_scale_of(c, name, ends) for name, ends in (("scale_a", (a.shape[0], 1)), ("scale_b", (1, b.shape[1])))]
+    for scale in scales:
+        y = g.mul(y, scale if scale.rank == 2 else g.reshape(scale, ()))
+    bias, scale = c.optional("bias"), c.optional("scale_result")
+    y = y if bias is None else g.add(y, g.cast(bias, f32))
+    y = y if scale is None or c.element not in SMALL_FLOATS else g.mul(y, g.reshape(scale, ()))
+    return g.cast(y, c.element)
+
+
+def _scale_of(c: Call, name: str, ends: tuple[Symbolic, Symbolic]) -> Tensor:
+    """One number, or one for each row or column."""
+    scale = c.tensor(name)
+    if scale.shape not in ((), (1,), (1, 1), ends) or scale.element != f32:
+        raise c.error(f"{name} of {scale.type}", f"float32 of shape () or {ends}: not of blocks")
+    return scale
 
 
 @converts("convolution.default")

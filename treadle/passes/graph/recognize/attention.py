@@ -82,7 +82,8 @@ class WrittenAttention(RewritePattern):
         shares, shares_length = _without_mask(op.a, 1)
         values, values_length = _without_mask(op.b, 2)
         softmax, guard = _probabilities(shares)
-        if softmax is None or DYNAMIC_INDEX in op.shape or not is_float(op.type.get_element_type()):
+        is_plain = op.sums is None and DYNAMIC_INDEX not in op.shape and is_float(op.type.get_element_type())
+        if softmax is None or not is_plain:
             return
         scores = _scores(softmax.x)
         if scores is None or shape_of(op.b)[:-2] != op.shape[:-2]:
@@ -140,7 +141,7 @@ def _scores(value: SSAValue) -> _Scores | None:
     value = _behind_batch_reshapes(value)
     if not value.has_one_use():
         return None
-    if isinstance(product := value.owner, MatmulOp):
+    if isinstance(product := value.owner, MatmulOp) and product.sums is None:
         return _Scores(product, lead=product.shape[:-2])
     scaled, scale = _scaled(value)
     if scaled is not None:
