@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.schedule_cases import cases, compiled_default
+from benchmarks.warpgroup_kernels import forms
 from docs.build.architecture import Excerpts, rewrite
+from treadle.backends.cuda.machine_code import disassemble
 from treadle.schedules.template import Knob, values_text
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
@@ -78,7 +80,22 @@ def default_row(name: str, target: str) -> list[str]:
     ]  # fmt: skip
 
 
-EXCERPTS: Excerpts = {"knobs": _knobs, "spaces": _spaces, "defaults": _defaults}
+def _warpgroups() -> str:
+    """A step of the main loop of each kernel of warpgroups, and of the kernel by hand."""
+    header = ["kernel", "template"]
+    for what in ("HGMMA a step", "other instructions", "registers", "spilled"):
+        header += [what, "by hand"]
+
+    def rows() -> Iterator[list[str]]:
+        for form in forms().values():
+            cubin = form.cubin()
+            (sass,) = disassemble(cubin.image).values()
+            yield form.row(form.step(sass, cubin))
+
+    return _table(header, rows())
+
+
+EXCERPTS: Excerpts = {"knobs": _knobs, "spaces": _spaces, "defaults": _defaults, "warpgroups": _warpgroups}
 """What the document can ask for, by name."""
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType, i8, i32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, SSAValue
 
+from benchmarks.warpgroup_kernels import forms
 from tests.backends.cuda.conformance.hopper_case import aligned
 from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph, random
 from tests.schedules.tensor_cores import Shape, assert_product, in_one_group, legal_choices, product, scheduled
 from tests.schedules.test_matmul_wgmma import EPILOGUES, graph_of
+from tests.schedules.warpgroup_steps import assert_as_by_hand
 from treadle.backends.cuda.compiler import Cubin, compile_cubin, nvrtc_is_installed
 from treadle.backends.cuda.emulator import Emulator, Report
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
@@ -208,13 +210,8 @@ def test_the_kernel_itself_has_none(kernel: KernelOp, emulator_environment: Envi
 
 # Machine code.
 
-MACHINE_CODE = {
-    "128 x 768 x 768": ((128, 768), (768, 768)),
-    "128 x 768 x 2304": ((128, 768), (768, 2304)),
-    "128 x 768 x 3072": ((128, 768), (768, 3072)),
-    "128 x 3072 x 768": ((128, 3072), (3072, 768)),
-    "steps that 8 does not divide": ((128, 2048 + 64), (2048 + 64, 768)),
-}
+MACHINE_CODE = [(128, 768, 768), (128, 768, 2304), (128, 768, 3072), (128, 3072, 768)]
+"""M, K and N."""
 
 
 def machine_code(shapes: tuple[Shape, Shape], **choices: Choice) -> tuple[Sass, Cubin]:
@@ -228,13 +225,23 @@ def machine_code(shapes: tuple[Shape, Shape], **choices: Choice) -> tuple[Sass, 
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", MACHINE_CODE)
-def test_machine_code(name: str) -> None:
-    """As of the kernel by hand: 4 products a step, a store for each 8 columns and row, and no fence of all memory."""
-    sass, cubin = machine_code(MACHINE_CODE[name])
+@pytest.mark.parametrize("size", MACHINE_CODE, ids=str)
+def test_machine_code(size: tuple[int, int, int]) -> None:
+    sass, _ = assert_as_by_hand(forms()[f"{NAME} {' x '.join(map(str, size))}"])
+    assert_stores_to_other_blocks(sass)
+
+
+@needs_nvrtc
+def test_machine_code_of_steps_that_8_does_not_divide() -> None:
+    sass, cubin = machine_code(((128, 2048 + 64), (2048 + 64, 768)))
     (resources,) = cubin.resources.values()
     assert not cubin.warnings and not resources.spills and not resources.stack_bytes
     assert resources.registers <= 98
+    assert_stores_to_other_blocks(sass)
+
+
+def assert_stores_to_other_blocks(sass: Sass) -> None:
+    """As by hand: 4 products a step, a store for each 8 columns and row, and no fence of all memory."""
     products = [each for each in sass.instructions if each.opcode.startswith("HGMMA")]
     assert {each.opcode for each in products} == {"HGMMA.64x64x16.F32"}
     assert len(products) == 4 * sum("gsb0" in each.operands for each in products)

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from benchmarks.schedule_cases import Compiled, cases, compiled, compiled_default
+from benchmarks.warpgroup_kernels import forms
 from docs.build.architecture import ROOT, render
 from docs.build.schedules import DOCUMENT, EXCERPTS, default_row
 from tests.helpers.bless import assert_golden
@@ -62,12 +63,17 @@ def test_the_document_is_up_to_date() -> None:
 
 
 def test_what_the_document_says_of_knobs_and_spaces_is_up_to_date() -> None:
-    """All but the table of which the cases above are rows."""
+    """All but the tables of which the cases above, and those of kernels of warpgroups, are rows."""
     path = ROOT / DOCUMENT
     text = path.read_text()
-    (defaults,) = re.findall(r"<!-- generated: defaults -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    defaults, warpgroups = (
+        re.findall(rf"<!-- generated: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)[0]
+        for name in ("defaults", "warpgroups")
+    )
     assert defaults.count("\n") == 2 + len(TARGETS) * len(cases())
-    assert_golden(render(text, DOCUMENT, {**EXCERPTS, "defaults": lambda: defaults}), path)
+    assert warpgroups.count("\n") == 2 + len(forms())
+    compiled_rows = {"defaults": lambda: defaults, "warpgroups": lambda: warpgroups}
+    assert_golden(render(text, DOCUMENT, {**EXCERPTS, **compiled_rows}), path)
 
 
 def _result(registers: int, limit: int, spills: int) -> Compiled:

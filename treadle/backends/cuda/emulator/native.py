@@ -79,6 +79,7 @@ class What(IntEnum):
     CLUSTER_ARRIVALS = 47
     CLUSTER_SCOPE = 48
     STORE_BARRIER = 49
+    WGMMA_DROPPED = 50
 
 
 class Standing(IntEnum):

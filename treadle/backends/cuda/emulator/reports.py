@@ -196,6 +196,7 @@ KINDS: dict[What, FindingKind] = {
     What.WGMMA_DIFFERS: "divergence",
     What.WGMMA_STUCK: "divergence",
     What.WGMMA_UNWAITED: "race",
+    What.WGMMA_DROPPED: "race",
     What.TENSOR_UNARRIVED: "race",
     What.CLUSTER_RANK: "bounds",
     What.CLUSTER_ENDED: "race",
@@ -341,6 +342,7 @@ _DESCRIPTOR_FAULTS = {
     2: "a base offset that is not 0",
     3: "it begins inside of its swizzle's pattern",
     4: "its stride is no multiple of its swizzle's pattern",
+    5: "its leading dimension is no multiple of its swizzle's pattern",
 }
 
 _MESSAGES: Mapping[What, str] = {
@@ -390,6 +392,7 @@ _MESSAGES: Mapping[What, str] = {
     What.WGMMA_SWIZZLE: "read with a swizzle of {a} bytes, but written with one of {b}",
     What.WGMMA_DIFFERS: "threads of a warpgroup issue different products",
     What.WGMMA_UNWAITED: "the thread ended while a product was under way",
+    What.WGMMA_DROPPED: "a product clears sums of products under way, which no thread can have read",
     What.REGISTERS_WARPGROUP: "threads of a warpgroup ask for {a} and for {b} registers",
     What.REGISTERS_NUMBER: "{a} registers for each thread; 24 to 240 are possible, in steps of 8",
     What.REGISTERS_SUM: "warpgroups ask for {a} registers; the launch has {b}",

@@ -65,6 +65,7 @@ enum What : uint32_t {
   CLUSTER_ARRIVALS,        // a second arrival at its barrier before the wait, or a wait without an arrival
   CLUSTER_SCOPE,           // a wait that does not order what other blocks stored
   STORE_BARRIER,           // a store to one block that completes at a barrier of another
+  WGMMA_DROPPED,           // a product clears the sums of one under way
 };
 
 // A buffer of device memory. With checks it is copied between red zones, and back afterwards.

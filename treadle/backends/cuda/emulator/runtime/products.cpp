@@ -20,6 +20,8 @@ int64_t Matrix::wrong() const {
   const uint32_t span = span_of(swizzle);
   if (swizzle && start % (8 * span) >= span) return 3;
   if (swizzle && stride % (8 * span)) return 4;
+  // Across the terms a pattern holds `span` bytes; the next one begins behind the leading dimension.
+  if (swizzle && across && 2 * rows > span && leading % (8 * span)) return 5;
   return 0;
 }
 

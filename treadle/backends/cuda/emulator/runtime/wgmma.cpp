@@ -116,6 +116,8 @@ void issue(uint32_t *memory, const uint32_t *fragment, uint64_t a, uint64_t b, S
   const bool same = product.a == a && product.b == b && product.shape.packed == shape.packed && product.keep == keep &&
                     (!held.flying || held.sums == product.sums);
   if (!same) report_product(WGMMA_DIFFERS, pc);
+  // Whoever reads sums waits for their products first: these are lost.
+  if (held.flying && !keep) report_numbers({WGMMA_DROPPED, pc, held.pc, NO_BUFFER}, 4, 0, {{0, 0}});
   if (!held.flying) {
     if (!own.fenced || held.touched) report_product(WGMMA_FENCE, pc);
     for_sums(thread, product.shape.columns(), [&](uint32_t n, uint32_t place) {
