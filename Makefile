@@ -38,7 +38,7 @@ READY = $(VENV)/.stamp-wheels
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs site \
+.PHONY: help venv demo test lint style format pytest quick lit fuzz test-sanitized test-lowest test-packages slow-test fingerprint gpu-test gpu-test-here gpu-bench gpu-bench-here gpu-first gpu-first-here bless docs site \
 	conformance papers bench clean
 
 # Asked before anything is installed: without a GPU pycuda does not even build.
@@ -90,6 +90,9 @@ test-sanitized: $(MODELS) ## compiled C under the address, undefined-behaviour a
 
 test-lowest: ## the core dependencies at their lowest versions, in an environment of its own
 	$(PYTHON) tests/lowest_versions.py
+
+test-packages: $(MODELS) ## wheels in environments without the extras: ours, the runtime, and the example package of plug-ins
+	$(BIN)/python -m pytest -m slow tests/test_wheel.py tests/test_plugins.py tests/test_runtime.py
 
 slow-test: $(MODELS) ## every model on every target: what `make test` has no time for
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0 $(ARGS)
