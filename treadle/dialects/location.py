@@ -236,12 +236,8 @@ def _for_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
 
 def _from_mlir(type: MemRefType[Attribute]) -> MemRefType[Attribute]:
     """The buffer of which `_for_mlir` made `type`; `type` itself if it did not."""
-    parts = type.memory_space
-    if (
-        not isinstance(parts, DictionaryAttr)
-        or not parts.data
-        or not parts.data.keys() <= {"layout", "space", "element"}
-    ):
+    parts, known = type.memory_space, {"element", "layout", "space"}
+    if not isinstance(parts, DictionaryAttr) or not parts.data or not parts.data.keys() <= known:
         return type
     layout = parts.data.get("layout", type.layout)
     if not isinstance(layout, MemRefLayoutAttr | NoneAttr):

@@ -71,3 +71,17 @@ func.func @others(%q: tensor<1x2x4x4xi8>, %p: tensor<2x2xi8>) -> (tensor<1x2x4x4
 // CHECK-NEXT: graph.binary "mul" [[X]], %s
 
 // NONE-NOT: graph.conv {{.*}}xi32>)
+
+// A maximum of what was rounded to f16 stays: the scale would be one of f32.
+func.func @rounded(%q: tensor<1x2x4x4xi8>) -> tensor<1x2x3x3xf16> {
+  %s = graph.constant #graph.inline<"0.5"> : tensor<f32>
+  %i = graph.cast %q to i32 : (tensor<1x2x4x4xi8>) -> tensor<1x2x4x4xi32>
+  %f = graph.cast %i to f32 : (tensor<1x2x4x4xi32>) -> tensor<1x2x4x4xf32>
+  %x = graph.binary "mul" %f, %s : (tensor<1x2x4x4xf32>, tensor<f32>) -> tensor<1x2x4x4xf32>
+  %h = graph.cast %x to f16 : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf16>
+  %y = graph.pool "max" %h {kernel = array<i64: 2, 2>, strides = array<i64: 1, 1>, pads = array<i64: 0, 0, 0, 0>, dilations = array<i64: 1, 1>, ceil = 0 : i64, count_pad = 0 : i64} : (tensor<1x2x4x4xf16>) -> tensor<1x2x3x3xf16>
+  func.return %y : tensor<1x2x3x3xf16>
+}
+
+// CHECK-LABEL: @rounded
+// CHECK:      graph.pool "max" %h

@@ -364,7 +364,8 @@ def _holds(a: SSAValue, b: SSAValue) -> bool:
 def _pool_bytes(op: PoolOp) -> None:
     """Replaces the maximum of dequantised numbers by the dequantised maximum: that of one positive scale grows with the
     numbers."""
-    x = dequantized(op.x) if op.kind.data == "max" and DYNAMIC_INDEX not in op.shape else None
+    is_maximum = op.kind.data == "max" and op.type.get_element_type() == f32
+    x = dequantized(op.x) if is_maximum and DYNAMIC_INDEX not in op.shape else None
     is_of_bytes = x is not None and tensor(x.numbers).get_element_type() == i32
     scale = None if x is None or not is_of_bytes else constant_value(x.scale)
     if x is None or scale is None or scale.size != 1 or not scale.reshape(-1)[0] > 0:

@@ -79,6 +79,22 @@ def test_a_faulty_kernel_is_found(name: str, emulator: Emulator) -> None:
         assert case.buffer in (found[0].buffer, f"{found[0].buffer}[{found[0].element}]")
 
 
+@pytest.mark.parametrize("kind", ("race", "bounds", "init", "divergence"))
+def test_a_finding_is_of_the_check_that_its_kind_names(kind: str, emulate: Callable[..., Emulator]) -> None:
+    emulator = emulate(TEXT, ({"race": "races"}.get(kind, kind),))
+    seen = 0
+    for name, case in CASES.items():
+        if case.kind != kind:
+            continue
+        try:
+            report = launch(emulator, KERNELS[name])
+        except TreadleError:  # what the fault leads to never ends, which is an error where nothing checks for it
+            continue
+        assert any(each.kind == kind and case.says in each.message for each in report.findings), f"{name}: {report}"
+        seen += 1
+    assert seen
+
+
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_correct_twin_stays_silent(name: str, emulator: Emulator) -> None:
     report = launch(emulator, TWINS[name])

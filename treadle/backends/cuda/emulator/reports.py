@@ -368,7 +368,7 @@ _MESSAGES: Mapping[What, str] = {
     What.MBARRIER_ARRIVALS: "more than {a} arrivals in one phase of a barrier",
     What.MBARRIER_BYTES: f"a phase that waits for {{a}} bytes; a barrier counts 0 to {2**20 - 1}",
     What.MBARRIER_BEHIND: "a wait for phase {a} of a barrier, after which phase {b} has ended already",
-    What.NAMED_NUMBER: ("numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block"),
+    What.NAMED_NUMBER: "numbered barrier {a} of {b} threads; numbers are 1 to 15, threads whole warps of the block",
     What.NAMED_COUNT: "numbered barrier {a} of {b} threads, which others came to as one of {c}",
     What.NAMED_TWICE: "a thread comes to numbered barrier {a} again before all came: {b} of {c} have",
     What.NAMED_WARP: "numbered barrier {a}, to which lanes of warp {b} did not come with it",
