@@ -33,10 +33,11 @@ class GraphMultiplyBytesPass(ModulePass):
     %u = graph.binary "mul" %z, %sums : (tensor<i32>, tensor<64xi32>) -> tensor<64xi32>
     %c = graph.binary "sub" %s, %u : (tensor<128x64xi32>, tensor<64xi32>) -> tensor<128x64xi32>
     ```
-    Constants are stored along K, as tensor cores read bytes; the transpose fuses. So are those of products of floats of
-    8 bits. Where columns of `%w` need zero points of their own, or where the right operand is no constant, the sums of
-    the rows of bytes take part, too. All of that is exact. Sources: Jacob et al., "Quantization and training of neural networks for efficient
-    integer-arithmetic-only inference", CVPR 2018, section 2.3; PTX ISA, "Matrix fragments for mma.m16n8k32".
+    Constants are stored along K, as tensor cores read bytes; the transpose fuses. So are those of products of
+    floats of 8 bits. Where columns of `%w` need zero points of their own, or where the right operand is no
+    constant, the sums of the rows of bytes take part, too. All of that is exact. Sources: Jacob et al.,
+    "Quantization and training of neural networks for efficient integer-arithmetic-only inference", CVPR 2018,
+    section 2.3; PTX ISA, "Matrix fragments for mma.m16n8k32".
     """
 
     name = "graph-multiply-bytes"
