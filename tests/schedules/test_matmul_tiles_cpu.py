@@ -23,7 +23,7 @@ from treadle.passes.graph.packed_tiles import panels_of
 from treadle.passes.schedule.instance import anchor_of
 from treadle.passes.schedule.schedule_select import default_schedule
 from treadle.schedules.templates import TEMPLATES
-from treadle.schedules.templates.matmul_tiles_cpu import estimated_cycles
+from treadle.schedules.templates.matmul_tiles_cpu import FEW_ROWS, estimated_cycles
 from treadle.target import Target
 
 Array = NDArray[Any]
@@ -31,7 +31,9 @@ TARGETS = ("sse2{matrix_unit=amx}", "cpu{matrix_unit=amx}", "cpu{matrix_unit=vnn
 SHAPES = {
     "whole tiles": (128, 64, 96),
     "one row": (1, 64, 40),
+    "two rows": (2, 33, 70),
     "less than a tile": (3, 5, 7),
+    "five rows": (5, 40, 33),
     "half a tile more": (49, 70, 45),
     "a column more": (20, 32, 33),
     "several chunks": (1100, 33, 40),
@@ -140,6 +142,23 @@ def test_chunks_and_panels(chunk: int, panels: int) -> None:
     assert (abs(got - wanted) <= limit).all()
 
 
+@pytest.mark.parametrize("rows", [1, 6, 9])
+@pytest.mark.parametrize("chunk", FEW_ROWS)
+def test_chunks_of_few_rows(chunk: int, rows: int) -> None:
+    """By vectors, which multiply as few."""
+    schedule = f'schedule #schedule.use<"matmul_tiles_cpu", {{chunk = {chunk}, panels = 2}}>'
+    a, b = random(rows, 80), random(80, 90, seed=1)
+    got = run(text(schedule, m=rows), rounded(a), panels_of(rounded(b)), target=TARGETS[2])
+    wanted, limit = product_of(a, b)
+    assert (abs(got - wanted) <= limit).all()
+
+
+def test_a_unit_of_16_rows_refuses_fewer() -> None:
+    schedule = 'schedule #schedule.use<"matmul_tiles_cpu", {chunk = 4, panels = 2}>'
+    with pytest.raises(TreadleError, match="32 rows overrun a chunk of 4 rows; accepted: 16, or a multiple of 32"):
+        run(text(schedule, m=4), rounded(random(4, 80)), panels_of(rounded(random(80, 90))))
+
+
 DTYPES = {"i8": np.int8, "ui8": np.uint8}
 
 
@@ -156,12 +175,11 @@ def test_products_of_bytes_are_exact(left: str, right: str) -> None:
     np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
 
 
-def run(source: str, *inputs: Array) -> Array:
+def run(source: str, *inputs: Array, target: str = TARGETS[0]) -> Array:
     module = Parser(treadle_context(), source).parse_module()
     name_arguments(module, 2, 1)
-    (got,) = compile_programs([print_program("tiles", module, TARGETS[0], after="schedule")], TARGETS[0])["tiles"].run(
-        inputs
-    )
+    program = print_program("tiles", module, target, after="schedule")
+    (got,) = compile_programs([program], target)["tiles"].run(inputs)
     return got
 
 

@@ -5,8 +5,8 @@ Several dialects have it: a decision of the schedule dialect, kernels on tensors
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Data
@@ -104,8 +104,8 @@ class PredictedAttr(Data[tuple[Prediction, ...]]):
     ```mlir
     #schedule.predicted<[1] 0.5 [1.2e-05, 2.4e-05, 1.2e-05], [512] 0.5 [3.1e-03, 2.0e-03, 1.9e-03]>
     ```
-    Of each point: the extents, its weight, the seconds of every alternative and, last, of the best micro-kernel that
-    was considered. Rejected: points of different lengths.
+    Of each point: the extents, its weight, the seconds of every alternative (`inf` of one that is never taken there)
+    and, last, of the best micro-kernel that was considered. Rejected: points of different lengths.
     """
 
     name = "schedule.predicted"
@@ -133,12 +133,13 @@ def _text(each: Prediction) -> str:
 
 
 def _prediction(parser: AttrParser) -> Prediction:
-    def numbers() -> Sequence[int | float]:
-        return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_number())
+    def seconds() -> float:
+        return math.inf if parser.parse_optional_keyword("inf") else float(parser.parse_number())
 
-    extents = tuple(map(int, numbers()))
+    extents = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
     weight = float(parser.parse_number())
-    return Prediction(extents, weight, tuple(map(float, numbers())))
+    times = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, seconds)
+    return Prediction(tuple(extents), weight, tuple(times))
 
 
 DISPATCH = "qualified($tree) ` ` `(` $extents `:` type($extents) `)`"

@@ -52,7 +52,7 @@ class MatrixUnit:
 
     features: what a processor must have, by the names that Linux lists in cpuinfo
     bf16, bytes: whether it multiplies elements of bf16, and bytes, signed or not
-    least_rows: of a product; others are multiples of it
+    least_rows: of a product; others are multiples of it, but for `few_rows`, each of which is a part of it
     step_cycles: of the product of 32 rows by 32 columns and 64 bytes along K, at the clock of the vectors
     least_cycles: the same of the least number of rows
     """
@@ -61,24 +61,28 @@ class MatrixUnit:
     bf16: bool = False
     bytes: bool = False
     least_rows: int = 16
+    few_rows: tuple[int, ...] = ()
     step_cycles: int = 0
     least_cycles: int = 0
 
     def cycles(self, rows: int) -> int:
         """Of the products of so many rows, in steps of 32 and the rest, by 32 columns and 64 bytes along K."""
         whole, rest = divmod(rows, _STEP_ROWS)
-        return whole * self.step_cycles + ceil(rest / self.least_rows) * self.least_cycles
+        return whole * self.step_cycles + self.covering(rest) * self.least_cycles // self.least_rows
 
     def covering(self, rows: int) -> int:
         """The rows of products that give so many."""
-        return ceil(rows / self.least_rows) * self.least_rows
+        whole = ceil(rows / self.least_rows) * self.least_rows
+        return next((few for few in self.few_rows if few >= rows > 0), whole)
 
 
 _STEP_ROWS = 32
 
 NO_UNIT, AMX, VNNI, VNNI_BF16 = "none", "amx", "vnni", "vnni_bf16"
 
-_VECTORS = MatrixUnit(("avx512_vnni", "avx512f"), bytes=True, least_rows=8, step_cycles=1024, least_cycles=256)
+_VECTORS = MatrixUnit(
+    ("avx512_vnni", "avx512f"), bytes=True, least_rows=8, few_rows=(1, 2, 4), step_cycles=1024, least_cycles=256
+)
 """They start one operation a cycle on Zen 4: 32 rows of two vectors, 16 times 4 bytes."""
 
 MATRIX_UNITS: Mapping[str, MatrixUnit] = {

@@ -18,7 +18,7 @@ from treadle.backends.c.compiler import Unit, build_library
 Array = NDArray[Any]
 NAMES = {"bf16": ("bf16", "bf16"), **{a + b: (a, b) for a, b in product(("i8", "ui8"), repeat=2)}}
 DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "i8": np.int8, "ui8": np.uint8}
-SHAPES = [*product((8, 16, 24, 32), (16, 32), (1, 5))]
+SHAPES = [*product((1, 2, 4, 8, 16, 24, 32), (16, 32), (1, 5))]
 BODIES = {"tiles": "", "vectors": "#define TREADLE_NO_AMX", "plain": "#define TREADLE_PLAIN_TILES"}
 """What is defined before the header, by the body that runs where the processor has what it needs."""
 AMX, VNNI, BF16 = 1, 2, 4

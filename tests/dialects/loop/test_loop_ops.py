@@ -381,7 +381,8 @@ REJECTED = [
     ),
     (
         UNIT + PRODUCT.replace("AHEAD", "").replace("rows 16", "rows 12"),
-        "12 rows of memref<16x32xf32, #loop.space<register>>: expected 8, 16, 24 or 32 rows, 16 or 32 columns of f32",
+        "12 rows of memref<16x32xf32, #loop.space<register>>: expected 1, 2, 4, 8, 16, 24 or 32 rows, 16 or 32 "
+        "columns of f32",
     ),
     (UNIT + PRODUCT.replace("AHEAD", "").replace("[%i, %i] *", "[%i] *"), "1 indices into memref<16x64xbf16"),
     (TILES + "%r = loop.round_tf32 %a : vector<4x2xf16>", "Expected attribute"),

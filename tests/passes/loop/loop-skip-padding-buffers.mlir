@@ -113,7 +113,7 @@ func.func @main(%x: tensor<64x16xf32>, %n: tensor<i64>) -> tensor<64x16xf32> att
 // -----
 
 // Tiles of 32 rows are packed one by one, and multiplied on a core's matrix unit: those that store nothing that is
-// required are neither.
+// required are neither. The loop that stores the sums of a tile ends where rows do.
 func.func @main(%x: tensor<128x32xbf16>, %p: tensor<1x16x32x2xbf16>, %n: tensor<i64>) -> tensor<128x32xf32> attributes {extents = ["n"]} {
   %y = loop.kernel @tiles ins(%A = %x : tensor<128x32xbf16>, %B = %p : tensor<1x16x32x2xbf16>) outs(%C : tensor<128x32xf32>)
       requires [#graph.required<d0 < 0>] grid(%block in 1) threads(%thread in 1) {
@@ -139,10 +139,12 @@ func.func @main(%x: tensor<128x32xbf16>, %p: tensor<1x16x32x2xbf16>, %n: tensor<
       loop.multiply_tiles %acc[%c0, %c0] = %rows[%t, %c0, %c0, %c0] * %B[%c0, %c0, %c0, %c0]
           rows 32 depth 32 stride 32 taps [0] apart 1024
           : memref<32x32xf32, #loop.space<register>>, memref<4x1x32x32xbf16, #loop.space<register>>, memref<1x16x32x2xbf16>
-      task.for (%r, %j) in #task.map<repeat(32, 32)> {
+      scf.for %r = %c0 to %c32 step %c1 {
         %i = arith.addi %m, %r : index
-        %s = loop.load %acc[%r, %j] : memref<32x32xf32, #loop.space<register>>
-        loop.store %s, %C[%i, %j] : memref<128x32xf32>
+        task.for (%j) in #task.map<repeat(32)> {
+          %s = loop.load %acc[%r, %j] : memref<32x32xf32, #loop.space<register>>
+          loop.store %s, %C[%i, %j] : memref<128x32xf32>
+        }
       }
     }
   }
@@ -155,6 +157,10 @@ func.func @main(%x: tensor<128x32xbf16>, %p: tensor<1x16x32x2xbf16>, %n: tensor<
 // CHECK:        [[T:%.*]] = arith.cmpi slt, {{%.*}}, [[N]]
 // CHECK-NEXT:   scf.if [[T]] {
 // CHECK:      scf.for {{%.*}} = %c0 to [[N]] step %c32 {
+// CHECK:        loop.multiply_tiles
+// CHECK:        [[REST:%.*]] = arith.subi [[N]], {{%.*}} : index
+// CHECK-NEXT:   [[END:%.*]] = arith.minsi %c32, [[REST]] : index
+// CHECK-NEXT:   scf.for %r = %c0 to [[END]] step %c1 {
 
 // -----
 

@@ -240,7 +240,7 @@ class MmaOp(IRDLOperation):
 
 # Products of tiles on the matrix unit of a CPU's core.
 
-TILE_COLUMNS, TILE_ROWS = (16, 32), (8, 16, 24, 32)
+TILE_COLUMNS, TILE_ROWS = (16, 32), (1, 2, 4, 8, 16, 24, 32)
 """Columns and rows of a product; AMX multiplies 16 or 32."""
 ROW_BYTES = 64
 """Of a tile of the unit: what the depth of a product is a multiple of."""
@@ -319,7 +319,7 @@ Place = tuple[SSAValue, Sequence[SSAValue]]
 
 @irdl_op_definition
 class MultiplyTilesOp(IRDLOperation):
-    """`acc[i + r, c] = sum over k < depth of a[r, k] * b[k, c]`, of 8 to 32 rows, a multiple of 8, and 16 or 32
+    """`acc[i + r, c] = sum over k < depth of a[r, k] * b[k, c]`, of 1, 2, 4, 8, 16, 24 or 32 rows, and 16 or 32
     columns.
 
     ```mlir

@@ -354,12 +354,14 @@ class Levels:
             yield from self._loops(inner, tested)
 
     def _may_skip(self, loop: scf.ForOp) -> bool:
-        """Whether iterations of a loop do nothing but store results; innermost loops are left as they are."""
+        """Whether iterations of a loop do nothing but store results; innermost loops are left as they are, but for those
+        over sums of a matrix unit."""
         return self._only_stores(loop, loop.body.block)
 
     def _only_stores(self, op: scf.ForOp | scf.IfOp, block: Block) -> bool:
-        """Whether a block of an operation has a loop or a product of tiles inside, and only stores results."""
-        if op.results or not any(isinstance(inner, scf.ForOp | MultiplyTilesOp) for inner in block.walk()):
+        """Whether a block of an operation has a loop or a product of tiles inside, or reads such a product, and only
+        stores results."""
+        if op.results or not any(map(_is_of_tiles, block.walk())):
             return False
         if self._kernel.threads.value.data > 1 and any(op.has_trait(Convergent) for op in block.walk()):
             return False
@@ -402,6 +404,13 @@ class Levels:
         each = [[least for c in conditions for least in _least(c, is_inner)] for conditions in stores]
         common = reduce(_common, each) if each else []
         return [c for c in common if not _always_holds(c)]
+
+
+def _is_of_tiles(op: Operation) -> bool:
+    """Whether an operation is a loop, a product of tiles, or a load of such a product's sums, which lie in memory."""
+    if isinstance(op, LoadOp):
+        return any(isinstance(use.operation, MultiplyTilesOp) and use.index == 0 for use in op.buffer.uses)
+    return isinstance(op, scf.ForOp | MultiplyTilesOp)
 
 
 def _readers(buffer: SSAValue) -> list[LoadOp | MultiplyTilesOp]:

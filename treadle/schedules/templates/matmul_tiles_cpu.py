@@ -23,7 +23,9 @@ from treadle.schedules.template import Anchor, Choices, Knob, Template, check_di
 from treadle.target import Target
 
 TILE_ROWS, HALF_TILE = 32, 16
-"""Rows of a product, and of the smallest chunk; the last product has as few as its unit allows."""
+"""Rows of a product, and of the smallest chunk of a matrix unit; the last product has as few as its unit allows."""
+FEW_ROWS = (1, 2, 4)
+"""Rows of the smaller chunks of units that multiply so few."""
 _LONGEST_CHUNK = 1024
 _MOST_PANELS = 2048
 _PACK, _STORE = 0.15, 0.5
@@ -55,7 +57,7 @@ class MatmulTilesCpu(Template):
     name: ClassVar[str] = "matmul_tiles_cpu"
     kind: ClassVar[str] = "cpu"
     knobs: ClassVar[tuple[Knob, ...]] = (
-        Knob("chunk", tuple(range(HALF_TILE, _LONGEST_CHUNK + 1, HALF_TILE)), "rows that a block packs"),
+        Knob("chunk", (*FEW_ROWS, *range(HALF_TILE, _LONGEST_CHUNK + 1, HALF_TILE)), "rows that a block packs"),
         Knob("panels", tuple(range(1, _MOST_PANELS + 1)), "panels of B that a block multiplies by"),
     )
 
@@ -66,36 +68,39 @@ class MatmulTilesCpu(Template):
         return dict(self.listed(anchor, target)[0])
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
-        chunk = number(choices, "chunk")
-        if chunk > HALF_TILE:
+        chunk, few = number(choices, "chunk"), target.unit.few_rows
+        if chunk not in (*few, HALF_TILE):
             check_divides(
                 "rows of a chunk's tiles",
                 TILE_ROWS,
                 chunk,
                 f"matmul_tiles_cpu: tiles of {TILE_ROWS} rows overrun a chunk of {chunk} rows",
-                accepted=f"{HALF_TILE}, or a multiple of {TILE_ROWS}",
+                accepted=f"{', '.join(map(str, (*few, HALF_TILE)))}, or a multiple of {TILE_ROWS}",
             )
 
     def canonical(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
         """As many blocks are even, and have no more rows and panels than there are."""
         m, panels = _extents(anchor)
         groups = ceil(panels / number(choices, "panels"))
-        return {"chunk": _even(m, ceil(m / number(choices, "chunk"))), "panels": ceil(panels / groups)}
+        chunk = number(choices, "chunk")
+        rows = target.unit.covering(min(m, chunk)) if chunk < HALF_TILE else _even(m, ceil(m / chunk))
+        return {"chunk": rows, "panels": ceil(panels / groups)}
 
     def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """Blocks end at the last tile of rows that a call needs, which is a whole one but in chunks of half a tile."""
-        found = self.canonical(anchor, choices, target)
-        return {**found, "chunk": max(number(found, "chunk"), min(number(choices, "chunk"), TILE_ROWS))}
+        """Blocks end at the last tile of rows that a call needs, which is a whole one but in smaller chunks."""
+        found, chunk = self.canonical(anchor, choices, target), number(choices, "chunk")
+        return {**found, "chunk": max(number(found, "chunk"), min(chunk, TILE_ROWS))}
 
     def _every(self, anchor: Anchor, target: Target) -> Iterable[Choices]:
         """As in general, without looking at each chunk up to the longest."""
         m, panels = _extents(anchor)
         chunks = sorted({_even(m, count) for count in range(ceil(m / _LONGEST_CHUNK), ceil(m / HALF_TILE) + 1)})
         groups = {ceil(panels / each) for each in range(1, min(panels, _MOST_PANELS) + 1)}
-        for chunk in chunks:
-            if chunk <= _LONGEST_CHUNK and _even(m, ceil(m / chunk)) == chunk:
-                for count in sorted(groups):
-                    yield {"chunk": chunk, "panels": ceil(panels / count)}
+        even = [chunk for chunk in chunks if chunk <= _LONGEST_CHUNK and _even(m, ceil(m / chunk)) == chunk]
+        few = [rows for rows in target.unit.few_rows if rows == target.unit.covering(m)]
+        for chunk in (*few, *even):
+            for count in sorted(groups):
+                yield {"chunk": chunk, "panels": ceil(panels / count)}
 
     def listed(self, anchor: Anchor, target: Target) -> Sequence[Choices]:
         """Those that are estimated to be the fastest, in order."""
@@ -207,9 +212,9 @@ class MatmulTilesBody:
 
     def _rows(self, first_row: Index) -> SSAValue:
         """The block's rows of A, with zeros behind; those beyond the matrix are any of its rows."""
-        b, height, (side, whole) = self.b, ceil(self.chunk / HALF_TILE) * HALF_TILE, self.left
+        b, height, (side, whole) = self.b, self.chunk, self.left
         rows = b.alloc("rows", [height // side, self.depth // whole, side, whole], self.element)
-        inside = self.m % self.chunk == 0 and self.chunk % HALF_TILE == 0
+        inside = self.m % self.chunk == 0
         is_rounded = isinstance(self.anchor, MatmulOp)
         # Not marked as a vector loop, so that it is split where a prologue divides k: at the rows of windows.
         with b.loop("tile", height // side) as tile, b.loop("m", side) as m:
@@ -260,8 +265,8 @@ class MatmulTilesBody:
             row = first_row + m
             covered = self.m % self.chunk == 0
             with b.when(None if covered else row < self.m):
-                if self.chunk == HALF_TILE:
-                    tile(m, row, self.unit.covering(min(self.m, HALF_TILE)))
+                if self.chunk <= HALF_TILE:
+                    tile(m, row, self.unit.covering(min(self.m, self.chunk)))
                 elif rest == 0:
                     tile(m, row, TILE_ROWS)
                 else:
@@ -295,8 +300,9 @@ class MatmulTilesBody:
         else:
             b.multiply_tiles(*places, (words, [0, 0]), extents, left)
         # Halves are loops of their own: images lie in blocks of as many channels.
-        halves = repeat(height, PANEL_COLUMNS // HALF_TILE, HALF_TILE)
-        with b.tasks(["r", "h", "c"], halves, vector=True) as (r, h, c):
+        halves = repeat(PANEL_COLUMNS // HALF_TILE, HALF_TILE)
+        # Rows are a loop at once, which `loop-skip-padding` ends where those of a call do.
+        with b.loop("r", min(height, self.m)) as r, b.tasks(["h", "c"], halves, vector=True) as (h, c):
             n = h * HALF_TILE + c
             line, column = row + r, panel * PANEL_COLUMNS + n
             inside = [line < self.m] if self.m % height and not whole else []
