@@ -50,6 +50,7 @@ IMAGE, VOLUME, LINE = _random(2, 4, 7, 6), _random(1, 2, 5, 4, 6), _random(2, 3,
 MATRIX, SECOND = _random(6, 5), _random(5, 7, seed=1)
 INDEX = torch.tensor([2, 0, -1, 1])
 FIRST = torch.tensor([0])
+BYTES = torch.arange(-640, 640, dtype=torch.int32).to(torch.int8).reshape(40, 32)
 SMALL, SCALES = (_random(48, 32), _random(16, 32, seed=1)), (_random(48, 1).abs(), _random(1, 16).abs())
 MANY = (torch.arange(5000) * 7919 % 5003).float()  # all different: 5003 is a prime
 
@@ -200,7 +201,16 @@ def _product_of_small_floats(x: torch.Tensor, w: torch.Tensor, *scales: torch.Te
     return result.float()
 
 
+def _product_of_bytes(x: torch.Tensor, w: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Weights of 8 bits, a scale for each row of them; in float64 by its definition."""
+    if x.dtype == torch.float64:
+        return x @ w.double().T * scales
+    return aten._weight_int8pack_mm.default(x, w, scales)
+
+
 LINEAR = [
+    Case("_int_mm", torch._int_mm, (BYTES[:17], BYTES[:16].T.contiguous())),
+    Case("_weight_int8pack_mm", _product_of_bytes, (_random(3, 32), BYTES, _random(40).abs())),
     Case("_scaled_mm", _product_of_small_floats, (*SMALL, torch.tensor(0.5), torch.tensor(3.0))),
     Case("_scaled_mm by rows and columns", _product_of_small_floats, (*SMALL, *SCALES)),
     Case("_scaled_mm with a bias", lambda *x: _product_of_small_floats(*x, bias=True), (*SMALL, *SCALES)),

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import f32
 
 from tests.helpers.graphs import Graph, assert_same_values, operators, random, run_passes
-from treadle.dialects.graph import BinaryOp, BroadcastOp, ConstantOp, GatherOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, BroadcastOp, CastOp, ConstantOp, GatherOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.passes.graph import graph_fold_constants
 from treadle.passes.graph.graph_fold_constants import GraphFoldConstantsPass
 from treadle.passes.graph.graph_pack_weights import GraphPackWeightsPass, packed
+from treadle.passes.graph.graph_simplify import GraphSimplifyPass
 
 
 def test_folding_keeps_values() -> None:
@@ -53,6 +55,19 @@ def test_intermediate_constants_are_not_stored(tmp_path: Path, monkeypatch: pyte
     module = graph.module(graph.add(BinaryOp("add", graph[0], value)))
     run_passes(module, [GraphFoldConstantsPass()])
     assert len(list((tmp_path / "blobs").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("last", "left"), [(0, []), (1, ["cast", "binary"])])
+def test_one_repeated_element_is_a_number(last: int, left: list[str]) -> None:
+    """Zero points of symmetric weights: widened, they would be four times as large a constant."""
+    zeros = np.zeros((256, 512), np.int8)
+    zeros[-1, -1] = last
+    graph = Graph(random(256, 512))
+    wide = graph.add(CastOp(graph.constant(zeros), f32))
+    y = graph.add(BinaryOp("sub", graph[0], wide))
+    passes = [GraphFoldConstantsPass(), GraphSimplifyPass()]
+    module = assert_same_values(graph, [graph.add(UnaryOp("neg", y))], passes, tolerance=0)
+    assert [name for name in operators(module) if name != "constant"] == [*left, "unary"]
 
 
 def test_a_large_broadcast_stays() -> None:

@@ -9,14 +9,14 @@ import numpy as np
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, bf16, i8, i32
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import IntegerType, ModuleOp, bf16, i8, i32
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, MatmulOp
 from treadle.dialects.graph.constant import constant_array
-from treadle.dialects.graph.dtypes import ui8
+from treadle.dialects.graph.dtypes import numpy_dtype, ui8
 from treadle.dialects.scalar import number_op
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import floordiv, mod, var
@@ -27,13 +27,13 @@ from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
 
 _BYTE = 8
-_BYTES: tuple[Attribute, ...] = (i8, ui8)
+_BYTES = (i8, ui8)
 
 
 @dataclass(frozen=True)
 class GraphPackDequantizedPass(ModulePass):
     """Stores the constants that a product's matrix is dequantised from in panels of columns, as `graph-pack-weights`
-    stores weights, and bytes that hold small numbers only as several numbers each.
+    stores weights, and bytes that hold small numbers only, signed or not, as several numbers each.
 
     ```mlir
     %b = graph.compute "dequantize" (%k, %n) {
@@ -80,24 +80,24 @@ def _pack(matrix: ComputeOp, panel: int, narrow: Set[Attribute]) -> None:
     if not columns:
         return
     forms: dict[SSAValue, tuple[SSAValue, Layout]] = {}
-    bits: dict[SSAValue, tuple[int, int]] = {}
+    held: dict[SSAValue, _Held] = {}
     for source, dim in columns.items():
         constant = source.owner
         assert isinstance(constant, ConstantOp)
         rank = len(shape_of(source))
         layout = Layout((dim, *(d for d in range(rank) if d != dim), dim), panel)
-        array, held = _compressed(layout.array(constant_array(constant)))
+        array, small = _compressed(layout.array(constant_array(constant)))
         packed = constant_op(array)
         packed.location, packed.result.name_hint = constant.location, constant.result.name_hint
         Rewriter.insert_op(packed, InsertPoint.after(constant))
         forms[source] = packed.result, layout
-        if held is not None:
-            bits[packed.result] = held
+        if small is not None:
+            held[packed.result] = small
     new = definition_in(matrix, Layout((0, 1)), forms)
     new.location, new.result.name_hint = matrix.location, matrix.result.name_hint
     for at in new.reads():
-        if at.source in bits:
-            _read_bits(at, *bits[at.source])
+        if at.source in held:
+            _read_bits(at, held[at.source])
     Rewriter.insert_op(new, InsertPoint.before(matrix))
     Rewriter.replace_op(matrix, [], [new.result])
     for source in columns:
@@ -122,43 +122,76 @@ def _columns(matrix: ComputeOp, narrow: Set[Attribute]) -> dict[SSAValue, int]:
     return found if any(tensor(source).get_element_type() in narrow for source in found) else {}
 
 
-def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
-    """Bytes that hold numbers of 4, 2 or 1 bits, with the dimension along which a byte holds several, the first in its
-    lowest bits, and the bits of each; others as they are. It is the last one before the lanes that can be divided, so
-    that a kernel which reads terms in order has all numbers of a byte at once."""
-    if array.dtype != np.uint8 or array.size == 0:
+@dataclass(frozen=True)
+class _Held:
+    """How a byte holds several numbers.
+
+    dim:     the dimension along which they are neighbours
+    bits:    of each
+    bias:    what is added to a number where it is stored
+    bytes:   the type of the bytes that held one number each
+    """
+
+    dim: int
+    bits: int
+    bias: int
+    bytes: IntegerType
+
+
+def _compressed(array: Array) -> tuple[Array, _Held | None]:
+    """Bytes that hold numbers of 4, 2 or 1 bits, the first in their lowest bits; others as they are.
+
+    Those of a byte are neighbours in the last dimension before the lanes that can be divided, so that a kernel which
+    reads terms in order has them at once.
+    """
+    bytes = next((each for each in _BYTES if numpy_dtype(each) == array.dtype), None)
+    if bytes is None or array.size == 0:
         return array, None
-    bits = next(b for b in (1, 2, 4, 8) if int(array.max()) < 1 << b)
+    low, high = int(array.min()), int(array.max())
+    signed = low < 0
+    bits = next(b for b in (1, 2, 4, 8) if (-low <= 1 << (b - 1) > high if signed else high < 1 << b))
     count = _BYTE // bits
     dim = max((d for d in range(1, array.ndim - 1) if array.shape[d] % count == 0), default=0)
     if count == 1 or dim == 0:
         return array, None
-    apart = array.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])
+    held = _Held(dim, bits, 1 << (bits - 1) if signed else 0, bytes)
+    numbers = (array.astype(np.int16) + held.bias).astype(np.uint8)
+    apart = numbers.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])
     shifts = (bits * np.arange(count, dtype=np.uint8)).reshape(count, *[1] * (array.ndim - dim - 1))
-    return np.bitwise_or.reduce(apart << shifts, axis=dim + 1), (dim, bits)
+    return np.bitwise_or.reduce(apart << shifts, axis=dim + 1), held
 
 
-def _read_bits(at: AtOp, dim: int, bits: int) -> None:
+def _read_bits(at: AtOp, held: _Held) -> None:
     """Takes a number out of the byte that holds it."""
     emitter, builder = IndexEmitter(InsertPoint.before(at), location=at.location), Builder(InsertPoint.before(at))
-    length, count = shape_of(at.source)[dim], _BYTE // bits
-    position = var(at.indices[dim], 0, length * count - 1)
-    indices = [emitter.emit(floordiv(position, count)) if d == dim else index for d, index in enumerate(at.indices)]
-    which = builder.insert(arith.IndexCastOp(emitter.emit(mod(position, count) * bits), i32)).result
+    length, count = shape_of(at.source)[held.dim], _BYTE // held.bits
+    position = var(at.indices[held.dim], 0, length * count - 1)
+    byte = emitter.emit(floordiv(position, count))
+    indices = [byte if d == held.dim else index for d, index in enumerate(at.indices)]
+    which = builder.insert(arith.IndexCastOp(emitter.emit(mod(position, count) * held.bits), i32)).result
     by = builder.insert(arith.AndIOp(which, builder.insert(number_op(_BYTE - 1, i32)).results[0])).result
-    held = builder.insert(AtOp(at.source, indices))
-    held.location = at.location
-    wide = builder.insert(arith.ExtUIOp(held.result, i32)).result
-    mask = builder.insert(number_op((1 << bits) - 1, i32)).results[0]
-    number = builder.insert(arith.AndIOp(builder.insert(arith.ShRSIOp(wide, by)).result, mask)).result
+    read = builder.insert(AtOp(at.source, indices))
+    read.location = at.location
+    wide = builder.insert(arith.ExtUIOp(read.result, i32)).result
+    mask = builder.insert(number_op((1 << held.bits) - 1, i32)).results[0]
+    number: SSAValue = builder.insert(arith.AndIOp(builder.insert(arith.ShRSIOp(wide, by)).result, mask)).result
+    if held.bias:
+        bias = builder.insert(number_op(held.bias, i32)).results[0]
+        number = builder.insert(arith.SubiOp(number, bias)).result
     for use in list(at.result.uses):
-        extended = use.operation
-        if isinstance(extended, arith.ExtUIOp) and extended.result.type == i32:
-            Rewriter.replace_op(extended, [], [number])
+        _read_wide(use.operation, number)
     if at.result.uses:
-        narrow = builder.insert(arith.TruncIOp(number, ui8))
+        narrow = builder.insert(arith.TruncIOp(number, held.bytes))
         at.result.replace_all_uses_with(narrow.result)
     Rewriter.erase_op(at)
+
+
+def _read_wide(reader: Operation, number: SSAValue) -> None:
+    """Has an operation that widens a number of 8 bits take that of 32 bits."""
+    if isinstance(reader, arith.ExtUIOp | arith.ExtSIOp) and reader.result.type == i32:
+        Rewriter.replace_op(reader, [], [number])
+    elif isinstance(reader, arith.UIToFPOp | arith.SIToFPOp):
+        Rewriter.replace_op(reader, arith.SIToFPOp(number, reader.result.type))
 
 
 __all__ = ["GraphPackDequantizedPass"]

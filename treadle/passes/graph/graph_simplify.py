@@ -74,7 +74,7 @@ class NeutralOperand(RewritePattern):
             return
         sides = [(op.lhs, op.rhs)] + ([(op.rhs, op.lhs)] if op.kind.data in _COMMUTATIVE else [])
         for kept, other in sides:
-            constant = constant_of(other)
+            constant = constant_of(other.owner.x if isinstance(other.owner, BroadcastOp) else other)
             if constant is not None and _is_neutral(constant, neutral):
                 give(rewriter, op, kept)
                 return

@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.graph import CastOp, ConstantOp, Operator, ReshapeOp, TransposeOp
 from treadle.dialects.graph.constant import constant_array, constant_attribute
 from treadle.dialects.graph.definition import int_list
-from treadle.dialects.graph.dtypes import element_type
+from treadle.dialects.graph.dtypes import element_type, is_float_dtype
 from treadle.dialects.location import MOST_NODES, fused_location
 
 Array = NDArray[Any]
@@ -103,6 +103,14 @@ def is_uniform(array: Array, value: float) -> bool:
     return array.size > 0 and bool(np.all(array == value))
 
 
+def is_repeated(array: Array) -> bool:
+    """Whether there are elements, all of which are the same number, of the same sign."""
+    flat = array.reshape(-1)
+    if flat.size == 0 or flat[0] != flat[-1] or not is_uniform(flat, flat[0]):
+        return False
+    return not is_float_dtype(flat.dtype) or bool(np.all(np.signbit(flat) == np.signbit(flat[0])))
+
+
 # Readers of a rounded tensor that widen it again, and may read what it was rounded from.
 
 
@@ -129,6 +137,6 @@ def _moved(op: ReshapeOp | TransposeOp, value: SSAValue) -> ReshapeOp | Transpos
 
 
 __all__ = [
-    "Array", "constant_of", "constant_op", "insert_constant", "is_uniform", "read_wide", "replace",
+    "Array", "constant_of", "constant_op", "insert_constant", "is_repeated", "is_uniform", "read_wide", "replace",
     "replace_with", "shape_of", "tensor",
 ]  # fmt: skip

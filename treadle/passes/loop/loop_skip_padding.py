@@ -50,8 +50,9 @@ class LoopSkipPaddingPass(ModulePass):
     ```
     What is tested is the least value, over everything inside, of the expression that a required region compares: tiles
     at the border are computed whole, and loops inside them stay as they are, but for those that store the sums of a
-    matrix unit. Where it grows with a loop, the loop ends earlier; else the body gets a branch. All threads of a block take it, or none. Of a kernel that computes everything
-    the required regions are dropped. Source of the idea: DietCode (MLSys 2022), section 4.2, "local padding".
+    matrix unit. Where it grows with a loop, the loop ends earlier; else the body gets a branch. All threads of a block
+    take it, or none. Of a kernel that computes everything the required regions are dropped. Source of the idea:
+    DietCode (MLSys 2022), section 4.2, "local padding".
     """
 
     name = "loop-skip-padding"

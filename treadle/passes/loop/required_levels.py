@@ -354,8 +354,8 @@ class Levels:
             yield from self._loops(inner, tested)
 
     def _may_skip(self, loop: scf.ForOp) -> bool:
-        """Whether iterations of a loop do nothing but store results; innermost loops are left as they are, but for those
-        over sums of a matrix unit."""
+        """Whether iterations of a loop do nothing but store results; innermost loops are left as they are, but for
+        those over sums of a matrix unit."""
         return self._only_stores(loop, loop.body.block)
 
     def _only_stores(self, op: scf.ForOp | scf.IfOp, block: Block) -> bool:

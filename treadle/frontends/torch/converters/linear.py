@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf, sqrt
 
 import numpy as np
-from xdsl.dialects.builtin import bf16, f32, f64
+from xdsl.dialects.builtin import bf16, f32, f64, i32
 
 from treadle.dialects.graph import BatchNormOp, ConvOp, ConvTransposeOp, LayerNormOp, MatmulOp
 from treadle.dialects.graph.dtypes import SMALL_FLOATS, epsilon
@@ -161,6 +161,20 @@ def addmm(c: Call, g: GraphBuilder) -> Tensor:
     if beta == 0:
         return y
     return g.add(y, c.tensor() if beta == 1 else g.mul(c.tensor(), beta))
+
+
+@converts("_int_mm.default")
+def integer_product(c: Call, g: GraphBuilder) -> Tensor:
+    """Of bytes, as int32."""
+    return matmul(g, g.cast(c.tensor(), i32), g.cast(c.tensor("mat2"), i32))
+
+
+@converts("_weight_int8pack_mm.default")
+def product_of_bytes(c: Call, g: GraphBuilder) -> Tensor:
+    """`x W'` of floats and a matrix of bytes, whose rows have scales; sums are in f32."""
+    x, weight, scales = c.tensor(), c.tensor("mat2"), c.tensor("scales")
+    y = matmul(g, g.cast(x, f32), g.transpose(g.cast(weight, f32), (1, 0)))
+    return g.cast(g.mul(y, g.cast(scales, f32)), x.element)
 
 
 @converts("_scaled_mm.default")
