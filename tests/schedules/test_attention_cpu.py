@@ -114,6 +114,7 @@ def cases() -> Iterator[Case]:
         yield replace(case, dtype="bfloat16", causal=case.sizes.m > 4)
     yield Case(ragged, {}, ragged.masks[0], causal=True, dtype="bfloat16")
     yield Case(Sizes((), 2, 1, 9, 21, 16, 24), {}, dtype="bfloat16")
+    yield Case(ragged, TILES[1], ragged.masks[0], causal=True, dtype="float16")
 
 
 CASES = {case.name: case for case in cases()}
@@ -172,14 +173,13 @@ def test_large_scores_and_many_keys(programs: dict[str, CompiledProgram]) -> Non
 
 
 def test_what_it_fits() -> None:
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "float16", "bfloat16"):
         assert TEMPLATE.fits(attention(SMALL, dtype))
-    for dtype in ("float16", "float64"):
-        op = attention(SMALL, dtype)
-        assert not TEMPLATE.fits(op)
-        assert not has_template(op, CPU), "it is decomposed, and widened where the CPU's products need it"
+    op = attention(SMALL, "float64")
+    assert not TEMPLATE.fits(op)
+    assert not has_template(op, CPU), "it is decomposed"
     q, k, v = (tensor(*shape) for shape in SMALL.shapes)
-    assert not TEMPLATE.fits(AttentionOp(q, k, v, tensor(5, 19, dtype="float16")))
+    assert not TEMPLATE.fits(AttentionOp(q, k, v, tensor(5, 19, dtype="float64")))
     assert not TEMPLATE.fits(attention(Sizes((), 1, 1, 5, 0, 4, 4), "float32"))
     assert not TEMPLATE.fits(attention(Sizes((), 1, 1, DYNAMIC_INDEX, 4, 4, 4), "float32"))
     assert not TEMPLATE.fits(MatmulOp(tensor(3, 4), tensor(4, 5)))

@@ -64,7 +64,9 @@ def cases() -> Iterator[DecodeCase]:
         (Sizes((), 4, 1, 8, 300, 8, 8), TILES[3]),
     ):  # fmt: skip
         yield DecodeCase(sizes, tile, causal=True, offset=True, dtype="bfloat16")
-    yield DecodeCase(ragged, {}, ragged.masks[0], dtype="bfloat16")
+    yield DecodeCase(Sizes((), 7, 1, 1, 150, 64, 64), {}, causal=True, offset=True, dtype="float16")
+    for dtype in ("bfloat16", "float16"):
+        yield DecodeCase(ragged, {}, ragged.masks[0], dtype=dtype)
 
 
 CASES = {case.name: case for case in cases()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import (
@@ -34,7 +34,7 @@ Form = tuple[Types, Types]
 _INTEGERS: Types = (i8, i16, i32, i64)
 _UNSIGNED: Types = (ui8, ui16, ui32, ui64)
 _ELEMENTS: Types = (*_INTEGERS, *_UNSIGNED)
-_VECTORS: Types = (f32, bf16, i32, i8, ui8)
+_VECTORS: Types = (f32, f16, bf16, i32, i8, ui8)
 """What lies in memory as vectors of a CPU."""
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
@@ -103,8 +103,8 @@ VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
         **_of([row.operation.name for row in SCALAR_FUNCTIONS], (f32,)),
         **_of(_named("arith", ("andi", "ori", "xori")), (i1, i32)),
         **_of(_named("arith", (*_MODULAR_ARITHMETIC, "shrsi")), (i32,)),
-        "arith.extf": ((bf16,), (f32,)),
-        "arith.truncf": ((f32,), (bf16,)),
+        "arith.extf": ((f16, bf16), (f32,)),
+        "arith.truncf": ((f32,), (f16, bf16)),
     },
     "cuda": {
         "arith.constant": ((), (*FLOATS, i32)),

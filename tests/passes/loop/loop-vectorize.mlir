@@ -296,7 +296,27 @@ loop.func @bf16_in_memory(%A: memref<64xbf16>, %B: memref<64xf32>, %Y: memref<64
 // CHECK-NEXT:      %y = arith.truncf %s : vector<16xf32> to vector<16xbf16>
 // CHECK-NEXT:      vector.store %y, %Y[%0] : memref<64xbf16>, vector<16xbf16>
 
-// Some lanes of bf16, lanes that are not side by side, and arithmetic on bf16 stay scalar.
+// So is f16; f32 computes what is of narrow floats.
+loop.func @f16_in_memory(%A: memref<64xf16>, %Y: memref<64xf16>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c64 = arith.constant 64 : index
+  scf.for %i = %c0 to %c64 step %c1 {
+    %x = loop.load %A[%i] : memref<64xf16>
+    %y = arith.addf %x, %x : f16
+    loop.store %y, %Y[%i] : memref<64xf16>
+  } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @f16_in_memory
+// CHECK:           %x = vector.load %A[%0] : memref<64xf16>, vector<16xf16>
+// CHECK-NEXT:      [[A:%.*]] = arith.extf %x : vector<16xf16> to vector<16xf32>
+// CHECK-NEXT:      [[B:%.*]] = arith.extf %x : vector<16xf16> to vector<16xf32>
+// CHECK-NEXT:      [[S:%.*]] = arith.addf [[A]], [[B]] : vector<16xf32>
+// CHECK-NEXT:      [[Y:%.*]] = arith.truncf [[S]] : vector<16xf32> to vector<16xf16>
+// CHECK-NEXT:      vector.store [[Y]], %Y[%0] : memref<64xf16>, vector<16xf16>
+
+// Some lanes of bf16, and lanes that are not side by side, stay scalar.
 loop.func @bf16_stays_scalar(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -311,11 +331,6 @@ loop.func @bf16_stays_scalar(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b i
     %twice = arith.muli %i, %c2 : index
     %x = loop.load %A[%twice] : memref<64xbf16>
     loop.store %x, %Y[%i] : memref<64xbf16>
-  } {loop.vector}
-  scf.for %i = %c0 to %c32 step %c1 {
-    %x = loop.load %A[%i] : memref<64xbf16>
-    %y = arith.addf %x, %x : bf16
-    loop.store %y, %Y[%i] : memref<64xbf16>
   } {loop.vector}
 }
 

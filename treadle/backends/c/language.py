@@ -43,7 +43,7 @@ _BYTES: dict[Attribute, int] = {
     **dict.fromkeys(STORED_TYPES, 1),
 }  # fmt: skip
 # A mask has lanes of 32 bits, as comparisons of vectors give.
-_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h", i8: "b", ui8: "ub"}
+_VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h", f16: "h", i8: "b", ui8: "ub"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
 _OF_BYTES = {"load_where", "store_where", "select"}
@@ -90,19 +90,23 @@ class CLanguage(Language):
     def widening(self, type: Attribute) -> tuple[str, str] | None:
         if isinstance(type, BFloat16Type):
             return "treadle_bfloat16_to_float", "treadle_float_to_bfloat16"
-        if isinstance(type, VectorType) and type.element_type == bf16:
+        if isinstance(type, VectorType) and type.element_type in (f16, bf16):
             name, lanes = self.vector_type(type), type.get_shape()[0]
-            return f"treadle_bfloat16_to_float_v{lanes}f", f"treadle_float_to_bfloat16_{name}"
+            element = "float16" if type.element_type == f16 else "bfloat16"
+            return f"treadle_{element}_to_float_v{lanes}f", f"treadle_float_to_{element}_{name}"
         return ("(float)", "(_Float16)") if isinstance(type, Float16Type) else super().widening(type)
 
     def has_operators(self, type: Attribute) -> bool:
         element = type.element_type if isinstance(type, VectorType) else type
-        return not isinstance(element, BFloat16Type) and not is_stored(element)
+        is_bits = isinstance(element, BFloat16Type) or (element == f16 and isinstance(type, VectorType))
+        return not is_bits and not is_stored(element)
 
     def vector_type(self, type: VectorType) -> str:
         suffix = _VECTOR_SUFFIXES.get(type.element_type)
         if suffix is None or type.get_num_dims() != 1 or type.get_shape()[0] not in LANES:
-            raise TreadleError(f"a value of type {type}", "C printer", f"vectors of {LANES} f32, i32, bf16, i8 or ui8")
+            raise TreadleError(
+                f"a value of type {type}", "C printer", f"vectors of {LANES} f32, f16, bf16, i32, i8 or ui8"
+            )
         return f"v{type.get_shape()[0]}{suffix}"
 
     def mask_type(self, type: Attribute) -> str:
@@ -156,6 +160,8 @@ class CLanguage(Language):
             return f"({name}){{0}}"
         if type.element_type == f32:
             return f"treadle_splat_{name}({scalar})"
+        if type.element_type == f16:
+            return f"treadle_splat_float16_{name}({scalar})"
         return f"(({name}){{0}} + ({scalar}))"
 
     def vector_load(self, type: VectorType, address: str) -> str:

@@ -17,7 +17,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import floordiv
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import kernels_of
-from treadle.passes.loop.vector_body import Unsupported, vectorize_loop
+from treadle.passes.loop.vector_body import Unsupported, compute_wide, vectorize_loop
 from treadle.target import Target
 
 # Register buffers that are accessed by whole vectors only become buffers of vectors.
@@ -107,11 +107,12 @@ class LoopVectorizePass(ModulePass):
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
     multiple of the lanes become lane masks. A load whose predicate is the same in all lanes becomes a branch: masked
     loads of no lane are slow where their address is no memory. A register buffer that is only touched by whole vectors
-    becomes a buffer of vectors. bf16 is a type of memory: whole vectors of consecutive elements are loaded and stored,
-    and widened and narrowed by `arith.extf` and `arith.truncf`. So are bytes and i32, of which `loop.lane_convert`
-    makes one another and f32; of bytes also some lanes. What is not f32 and stored under a predicate that all lanes
-    share, is stored in a branch. A loop that cannot be vectorised (an index that is not affine, masked bf16 or i32,
-    strided elements that are not f32, other element types) is left as it is, for the C compiler.
+    becomes a buffer of vectors. f16 and bf16 are types of memory: whole vectors of consecutive elements are loaded and
+    stored, and widened and narrowed by `arith.extf` and `arith.truncf`, between which f32 computes. So are bytes and
+    i32, of which `loop.lane_convert` makes one another and f32; of bytes also some lanes. What is not f32 and stored
+    under a predicate that all lanes share, is stored in a branch. A loop that cannot be vectorised (an index that is
+    not affine, masked f16, bf16 or i32, strided elements that are not f32, other element types) is left as it is, for
+    the C compiler.
     """
 
     name = "loop-vectorize"
@@ -125,6 +126,7 @@ class LoopVectorizePass(ModulePass):
             for loop in marked:
                 if loop in gone:
                     continue
+                compute_wide(loop.body.block)
                 inside = set(loop.walk())
                 try:
                     vectorize_loop(loop, lanes)

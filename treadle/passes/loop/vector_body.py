@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, vector
-from xdsl.dialects.builtin import IndexType, VectorType, bf16, f32, i1, i32
+from xdsl.dialects.builtin import IndexType, VectorType, bf16, f16, f32, i1, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.rewriter import InsertPoint
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from treadle.dialects.effects import only_computes
 from treadle.dialects.graph.dtypes import ui8
@@ -150,6 +150,14 @@ def _bound(comparison: Comparison) -> tuple[bool, Expr]:
 
 # What a vectorised loop may do with vectors of an element type: elementwise operations, and accesses.
 
+NARROW = (f16, bf16)
+"""Floats that are vectors in memory alone."""
+_IN_F32 = (
+    arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.NegfOp, arith.MaximumfOp, arith.MinimumfOp,
+    arith.CmpfOp,
+)  # fmt: skip
+"""Operations that f32 computes for narrow floats as if at once: it has more than twice their bits, so that rounding its
+result gives what rounding the exact one does. Source: Figueroa, "When is double rounding innocuous?", 1995."""
 _LOGIC = (arith.AndIOp, arith.OrIOp, arith.XOrIOp)
 _SUMS = (arith.AddiOp, arith.SubiOp, arith.MuliOp)
 _OF_I32 = (*_SUMS, *_LOGIC, arith.ShRSIOp)
@@ -174,11 +182,11 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     """The operation on vectors (the condition of a choice may be a scalar).
 
     Unsupported where there is none: floats other than f32, integers but for sums, products, bits and shifts to the
-    right of i32 and the logic of i1, and conversions, but for those between bf16 in memory and f32, and of
+    right of i32 and the logic of i1, and conversions, but for those between f16 or bf16 in memory and f32, and of
     `loop.lane_convert`.
     """
     result = op.results[0].type
-    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} == {bf16, f32}:
+    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} in ({f16, f32}, {bf16, f32}):
         return _conversion(op, operands[0])
     if isinstance(op, _CONVERSIONS):
         return _of_numbers(op, operands[0])
@@ -235,6 +243,27 @@ index = IndexType()
 _INDEX_ARITHMETIC = (
     arith.AddiOp, arith.SubiOp, arith.MuliOp, arith.DivUIOp, arith.RemUIOp, arith.FloorDivSIOp, arith.ConstantOp,
 )  # fmt: skip
+
+
+def compute_wide(block: Block) -> None:
+    """Has operations on f16 and bf16 computed in f32, of which there are vectors."""
+    for op in list(block.walk()):
+        if not isinstance(op, _IN_F32) or not any(operand.type in NARROW for operand in op.operands):
+            continue
+        before = [arith.ExtFOp(value, f32) if value.type in NARROW else None for value in op.operands]
+        operands = [value if wide is None else wide.result for value, wide in zip(op.operands, before, strict=True)]
+        narrow = op.results[0].type
+        wide = op.create(
+            operands=operands,
+            result_types=[f32 if narrow in NARROW else narrow],
+            properties=dict(op.properties),
+            attributes=dict(op.attributes),
+        )
+        new = [*filter(None, before), wide, *([arith.TruncFOp(wide.results[0], narrow)] if narrow in NARROW else [])]
+        for each in new:
+            each.location = op.location
+        new[-1].results[0].name_hint = op.results[0].name_hint
+        Rewriter.replace_op(op, new)
 
 
 def vectorize_loop(loop: scf.ForOp, lanes: int) -> None:
@@ -586,7 +615,20 @@ class _VectorWriter:
             self._copy(op, level)
             return
         operands = [self._vector(value, level) for value in op.operands]
-        self._finish(op, vector_form(op, operands), level)
+        if isinstance(op, arith.SelectOp) and isinstance(operands[0].type, VectorType) and op.result.type in NARROW:
+            self._choose_wide(op, operands, level)
+        else:
+            self._finish(op, vector_form(op, operands), level)
+
+    def _choose_wide(self, op: arith.SelectOp, operands: Sequence[SSAValue], level: Writer) -> None:
+        """A choice of narrow floats lane by lane, as one of f32."""
+        wide = VectorType(f32, [self._lanes])
+        then, otherwise = (arith.ExtFOp(operand, wide) for operand in operands[1:])
+        chosen = LaneSelectOp(operands[0], then.result, otherwise.result)
+        for new in (then, otherwise, chosen):
+            new.location = op.location
+            level.insert(new)
+        self._finish(op, arith.TruncFOp(chosen.results[0], self._type(op.result.type)), level)
 
     def _copy(self, op: Operation, level: Writer) -> None:
         """An operation that gives the same in every lane."""

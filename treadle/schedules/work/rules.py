@@ -39,7 +39,7 @@ COPIED = (f16, bf16, f32, i8, ui8)
 """Elements that asynchronous copies move."""
 LEAST_COPY_BYTES = 4
 BYTES = (i8, ui8)
-IN_MEMORY = (f32, bf16, i32, *BYTES)
+IN_MEMORY = (f32, f16, bf16, i32, *BYTES)
 """The elements of vectors that a CPU loads and stores (`loop-vectorize`)."""
 
 

@@ -44,7 +44,7 @@
         again;                                     \
     })
 
-/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: bfloat16 lanes; v<lanes>f_u: the same float vector in memory that is
+/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: lanes of 16 bits, bfloat16 or float16; v<lanes>f_u: the same float vector in memory that is
  * aligned like a float, and so on. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
     typedef float v##lanes##f __attribute__((vector_size(4 * lanes)));                           \
@@ -128,6 +128,92 @@ TREADLE_BFLOAT16_LANES(4)
 TREADLE_BFLOAT16_LANES(8)
 TREADLE_BFLOAT16_LANES(16)
 #undef TREADLE_BFLOAT16_LANES
+
+/* The same of float16, which a processor may have instructions for. */
+#ifdef __FLT16_MANT_DIG__
+#define TREADLE_SPLAT_FLOAT16(lanes)                                           \
+    TREADLE_INLINE v##lanes##h treadle_splat_float16_v##lanes##h(_Float16 x) { \
+        unsigned short bits;                                                   \
+        __builtin_memcpy(&bits, &x, sizeof bits);                              \
+        return (v##lanes##h){0} + bits;                                        \
+    }
+TREADLE_SPLAT_FLOAT16(4)
+TREADLE_SPLAT_FLOAT16(8)
+TREADLE_SPLAT_FLOAT16(16)
+#undef TREADLE_SPLAT_FLOAT16
+/* GCC 12 takes conversions of vectors to float16 and back for nothing; it does not look into assembly. */
+#define TREADLE_FLOAT16_LANES(lanes)                                                 \
+    TREADLE_INLINE v##lanes##f treadle_float16_to_float_v##lanes##f(v##lanes##h x) { \
+        v##lanes##f wide;                                                            \
+        for (int lane = 0; lane < lanes; lane++) {                                   \
+            unsigned short bits = x[lane];                                           \
+            _Float16 number;                                                         \
+            __asm__("" : "+r"(bits));                                                \
+            __builtin_memcpy(&number, &bits, sizeof number);                         \
+            wide[lane] = (float)number;                                              \
+        }                                                                            \
+        return wide;                                                                 \
+    }                                                                                \
+    TREADLE_INLINE v##lanes##h treadle_float_to_float16_v##lanes##h(v##lanes##f x) { \
+        v##lanes##h narrow;                                                          \
+        for (int lane = 0; lane < lanes; lane++) {                                   \
+            const _Float16 number = (_Float16)x[lane];                               \
+            unsigned short bits;                                                     \
+            __builtin_memcpy(&bits, &number, sizeof bits);                           \
+            narrow[lane] = bits;                                                     \
+        }                                                                            \
+        return narrow;                                                               \
+    }
+#if defined(__F16C__)
+#define TREADLE_FLOAT16_REGISTERS(lanes, registers)                                  \
+    TREADLE_INLINE v##lanes##f treadle_float16_to_float_v##lanes##f(v##lanes##h x) { \
+        v##lanes##f wide;                                                            \
+        __asm__("vcvtph2ps %1, %0" : "=" registers(wide) : registers "m"(x));        \
+        return wide;                                                                 \
+    }                                                                                \
+    TREADLE_INLINE v##lanes##h treadle_float_to_float16_v##lanes##h(v##lanes##f x) { \
+        v##lanes##h narrow;                                                          \
+        __asm__("vcvtps2ph $0, %1, %0" : "=" registers(narrow) : registers(x));      \
+        return narrow;                                                               \
+    }
+TREADLE_FLOAT16_REGISTERS(8, "x")
+#ifdef __AVX512F__
+TREADLE_FLOAT16_REGISTERS(16, "v")
+#else
+TREADLE_FLOAT16_LANES(16)
+#endif
+#undef TREADLE_FLOAT16_REGISTERS
+TREADLE_INLINE v4f treadle_float16_to_float_v4f(v4h x) {
+    const v8h whole = {x[0], x[1], x[2], x[3]};
+    v4f wide;
+    __asm__("vcvtph2ps %1, %0" : "=x"(wide) : "x"(whole));
+    return wide;
+}
+TREADLE_INLINE v4h treadle_float_to_float16_v4h(v4f x) {
+    v8h whole;
+    __asm__("vcvtps2ph $0, %1, %0" : "=x"(whole) : "x"(x));
+    return (v4h){whole[0], whole[1], whole[2], whole[3]};
+}
+#elif defined(__aarch64__)
+TREADLE_INLINE v4f treadle_float16_to_float_v4f(v4h x) {
+    v4f wide;
+    __asm__("fcvtl %0.4s, %1.4h" : "=w"(wide) : "w"(x));
+    return wide;
+}
+TREADLE_INLINE v4h treadle_float_to_float16_v4h(v4f x) {
+    v4h narrow;
+    __asm__("fcvtn %0.4h, %1.4s" : "=w"(narrow) : "w"(x));
+    return narrow;
+}
+TREADLE_FLOAT16_LANES(8)
+TREADLE_FLOAT16_LANES(16)
+#else
+TREADLE_FLOAT16_LANES(4)
+TREADLE_FLOAT16_LANES(8)
+TREADLE_FLOAT16_LANES(16)
+#endif
+#undef TREADLE_FLOAT16_LANES
+#endif
 
 /* Two floats as bfloat16, the first in the lower half of 4 bytes. AVX512-BF16 counts subnormal numbers as zeros. */
 TREADLE_INLINE int treadle_round_pairf(float even, float odd) {
