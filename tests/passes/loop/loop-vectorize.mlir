@@ -316,17 +316,27 @@ loop.func @f16_in_memory(%A: memref<64xf16>, %Y: memref<64xf16>) grid(%b in 1) t
 // CHECK-NEXT:      [[Y:%.*]] = arith.truncf [[S]] : vector<16xf32> to vector<16xf16>
 // CHECK-NEXT:      vector.store [[Y]], %Y[%0] : memref<64xf16>, vector<16xf16>
 
-// Some lanes of bf16, and lanes that are not side by side, stay scalar.
-loop.func @bf16_stays_scalar(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
+// Some lanes of it are on at the end.
+loop.func @some_lanes_of_bf16(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
-  %c2 = arith.constant 2 : index
   %c21 = arith.constant 21 : index
-  %c32 = arith.constant 32 : index
   scf.for %i = %c0 to %c21 step %c1 {
     %x = loop.load %A[%i] : memref<64xbf16>
     loop.store %x, %Y[%i] : memref<64xbf16>
   } {loop.vector}
+}
+
+// CHECK-LABEL: loop.func @some_lanes_of_bf16
+// CHECK:           vector.maskedload %A{{.*}} : memref<64xbf16>, vector<16xi1>, vector<16xbf16> into vector<16xbf16>
+// CHECK:           vector.maskedstore %Y
+
+// Elements of it that are not side by side stay scalar.
+loop.func @bf16_stays_scalar(%A: memref<64xbf16>, %Y: memref<64xbf16>) grid(%b in 1) threads(%t in 1) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c32 = arith.constant 32 : index
   scf.for %i = %c0 to %c32 step %c1 {
     %twice = arith.muli %i, %c2 : index
     %x = loop.load %A[%twice] : memref<64xbf16>

@@ -46,7 +46,7 @@ _BYTES: dict[Attribute, int] = {
 _VECTOR_SUFFIXES: dict[Attribute, str] = {f32: "f", i32: "i", i1: "i", bf16: "h", f16: "h", i8: "b", ui8: "ub"}
 _INTEGER_NAMES = {"min", "max", "div", "rem", "floordiv", "ceildiv"}
 _SCALAR_ONLY = {"unordered", "differ", "bits", "from_bits"}
-_OF_BYTES = {"load_where", "store_where", "select"}
+_OF_NARROW = {"load_where", "store_where", "select"}
 _OF_MASKS = {"lanes", "mask", "on"}
 _VECTOR_ONLY = {
     "load_first", "store_first", "reduce_add", "reduce_max", "reduce_min", "lanes", "mask", "on", "select_where",
@@ -114,8 +114,8 @@ class CLanguage(Language):
 
     def function(self, name: str, type: Attribute) -> str:
         if isinstance(type, VectorType):
-            of_bytes = type.element_type in (i8, ui8) and name in _OF_BYTES
-            if name in _SCALAR_ONLY or not (of_bytes or type.element_type == (i1 if name in _OF_MASKS else f32)):
+            narrow = type.element_type in (i8, ui8, f16, bf16) and name in _OF_NARROW
+            if name in _SCALAR_ONLY or not (narrow or type.element_type == (i1 if name in _OF_MASKS else f32)):
                 raise TreadleError(f"{name} on {type}", "C printer", "vectors of f32")
             return f"treadle_{name}_{self.mask_type(type) if name == 'lanes' else self.vector_type(type)}"
         if isinstance(type, Float32Type | Float64Type) and name not in _VECTOR_ONLY:

@@ -107,12 +107,12 @@ class LoopVectorizePass(ModulePass):
     Whether a load is a vector, a broadcast or strided follows from its index; predicates and a trip count that is no
     multiple of the lanes become lane masks. A load whose predicate is the same in all lanes becomes a branch: masked
     loads of no lane are slow where their address is no memory. A register buffer that is only touched by whole vectors
-    becomes a buffer of vectors. f16 and bf16 are types of memory: whole vectors of consecutive elements are loaded and
-    stored, and widened and narrowed by `arith.extf` and `arith.truncf`, between which f32 computes. So are bytes and
-    i32, of which `loop.lane_convert` makes one another and f32; of bytes also some lanes. What is not f32 and stored
-    under a predicate that all lanes share, is stored in a branch. A loop that cannot be vectorised (an index that is
-    not affine, masked f16, bf16 or i32, strided elements that are not f32, other element types) is left as it is, for
-    the C compiler.
+    becomes a buffer of vectors. f16 and bf16 are types of memory: vectors of consecutive elements, or some lanes of
+    them, are loaded and stored, and widened and narrowed by `arith.extf` and `arith.truncf`, between which f32
+    computes. So are bytes and i32, of which `loop.lane_convert` makes one another and f32; but of i32 all lanes. What
+    is not f32 and stored under a predicate that all lanes share, is stored in a branch. A loop that cannot be
+    vectorised (an index that is not affine, masked i32, strided elements that are not f32, other element types) is left
+    as it is, for the C compiler.
     """
 
     name = "loop-vectorize"

@@ -34,7 +34,7 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import constant_index
-from treadle.schedules.work.rules import BYTES, IN_MEMORY
+from treadle.schedules.work.rules import IN_MEMORY, MASKED, NARROW
 
 # The blocks of a vectorised loop while they are written.
 
@@ -150,8 +150,6 @@ def _bound(comparison: Comparison) -> tuple[bool, Expr]:
 
 # What a vectorised loop may do with vectors of an element type: elementwise operations, and accesses.
 
-NARROW = (f16, bf16)
-"""Floats that are vectors in memory alone."""
 _IN_F32 = (
     arith.AddfOp, arith.SubfOp, arith.MulfOp, arith.DivfOp, arith.NegfOp, arith.MaximumfOp, arith.MinimumfOp,
     arith.CmpfOp,
@@ -172,9 +170,9 @@ def is_elementwise(op: Operation) -> bool:
 
 
 def check_access(type: VectorType, stride: int, mask: SSAValue | None) -> None:
-    """Unsupported for vectors other than of f32, unless their elements are consecutive, and all or bytes."""
+    """Unsupported for vectors other than of f32 unless their elements are consecutive, and for some lanes of i32."""
     element = type.element_type
-    if element != f32 and (stride != 1 or (mask is not None and element not in BYTES)):
+    if element != f32 and (stride != 1 or (mask is not None and element not in MASKED)):
         raise Unsupported(f"some lanes of {type}, or lanes {stride} elements apart")
 
 
@@ -197,7 +195,7 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     if isinstance(op, arith.SelectOp) and result in IN_MEMORY:
         condition, then, otherwise = operands
         if isinstance(condition.type, VectorType):
-            if result not in (f32, *BYTES):
+            if result not in MASKED:
                 raise Unsupported(f"a choice of lanes of {result}")
             return LaneSelectOp(condition, then, otherwise)
         return arith.SelectOp(condition, then, otherwise)
@@ -615,20 +613,7 @@ class _VectorWriter:
             self._copy(op, level)
             return
         operands = [self._vector(value, level) for value in op.operands]
-        if isinstance(op, arith.SelectOp) and isinstance(operands[0].type, VectorType) and op.result.type in NARROW:
-            self._choose_wide(op, operands, level)
-        else:
-            self._finish(op, vector_form(op, operands), level)
-
-    def _choose_wide(self, op: arith.SelectOp, operands: Sequence[SSAValue], level: Writer) -> None:
-        """A choice of narrow floats lane by lane, as one of f32."""
-        wide = VectorType(f32, [self._lanes])
-        then, otherwise = (arith.ExtFOp(operand, wide) for operand in operands[1:])
-        chosen = LaneSelectOp(operands[0], then.result, otherwise.result)
-        for new in (then, otherwise, chosen):
-            new.location = op.location
-            level.insert(new)
-        self._finish(op, arith.TruncFOp(chosen.results[0], self._type(op.result.type)), level)
+        self._finish(op, vector_form(op, operands), level)
 
     def _copy(self, op: Operation, level: Writer) -> None:
         """An operation that gives the same in every lane."""

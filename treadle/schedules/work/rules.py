@@ -38,8 +38,11 @@ MOST_UNROLLED, MOST_OF_REGISTERS = 8, 64
 COPIED = (f16, bf16, f32, i8, ui8)
 """Elements that asynchronous copies move."""
 LEAST_COPY_BYTES = 4
-BYTES = (i8, ui8)
-IN_MEMORY = (f32, f16, bf16, i32, *BYTES)
+NARROW = (f16, bf16)
+"""Floats that are vectors of a CPU in memory alone: f32 computes."""
+MASKED = (f32, *NARROW, i8, ui8)
+"""The elements of which a CPU loads, stores and chooses some lanes."""
+IN_MEMORY = (*MASKED, i32)
 """The elements of vectors that a CPU loads and stores (`loop-vectorize`)."""
 
 
@@ -532,7 +535,7 @@ class _VectorForms:
             raise _Unsupported
         if is_guarded:
             masked = self._is_partial
-        if element != f32 and masked and element not in BYTES:
+        if masked and element not in MASKED:
             raise _Unsupported
         if not access.is_store and access.value is not None:
             self._varying.add(id(access.value))

@@ -898,6 +898,35 @@ TREADLE_SOME_BYTES(16, b, signed char, TREADLE_LOAD_BYTES_16(v16b), TREADLE_STOR
 TREADLE_SOME_BYTES(16, ub, unsigned char, TREADLE_LOAD_BYTES_16(v16ub), TREADLE_STORE_BYTES_16)
 #undef TREADLE_SOME_BYTES
 
+/* The same of 16 bits, bfloat16 or float16. */
+typedef unsigned short treadle_bits16 __attribute__((may_alias));
+#define TREADLE_SOME_SHORTS(lanes, load, store)                                                              \
+    TREADLE_INLINE v##lanes##h treadle_load_where_v##lanes##h(const void *at, v##lanes##m on, v##lanes##h rest) { \
+        const treadle_bits16 *p = (const treadle_bits16 *)at;                                                \
+        load                                                                                                 \
+    }                                                                                                        \
+    TREADLE_INLINE void treadle_store_where_v##lanes##h(void *at, v##lanes##h x, v##lanes##m on) {           \
+        treadle_bits16 *p = (treadle_bits16 *)at;                                                            \
+        store                                                                                                \
+    }                                                                                                        \
+    TREADLE_INLINE v##lanes##h treadle_select_v##lanes##h(v##lanes##i mask, v##lanes##h a, v##lanes##h b) {  \
+        const v##lanes##h on = __builtin_convertvector((v##lanes##u)mask, v##lanes##h);                      \
+        return (on & a) | (~on & b);                                                                         \
+    }
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !TREADLE_CHECKED
+typedef short treadle_words __attribute__((vector_size(32)));
+#define TREADLE_LOAD_SHORTS_16 \
+    return (v16h)__builtin_ia32_loaddquhi256_mask((const void *)p, (treadle_words)rest, on);
+#define TREADLE_STORE_SHORTS_16 __builtin_ia32_storedquhi256_mask((void *)p, (treadle_words)x, on);
+#else
+#define TREADLE_LOAD_SHORTS_16 TREADLE_LOAD_LANES(16)
+#define TREADLE_STORE_SHORTS_16 TREADLE_STORE_LANES(16)
+#endif
+TREADLE_SOME_SHORTS(4, TREADLE_LOAD_LANES(4), TREADLE_STORE_LANES(4))
+TREADLE_SOME_SHORTS(8, TREADLE_LOAD_LANES(8), TREADLE_STORE_LANES(8))
+TREADLE_SOME_SHORTS(16, TREADLE_LOAD_SHORTS_16, TREADLE_STORE_SHORTS_16)
+#undef TREADLE_SOME_SHORTS
+
 /* The whole parts of floats as above, as the numbers that bytes are, and as bytes: clamped first, where NaN is no number
  * and becomes 0. */
 #define TREADLE_TRUNCATE_LANES(lanes, to, bytes, lowest, highest, number)                            \
