@@ -226,7 +226,7 @@ def test_it_is_predicted_to_take_no_longer_than_templates_of_many_queries(name: 
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if TEMPLATE.runs_on(t)], ids=lambda t: t.name)
-@pytest.mark.parametrize("size", [8, 64, 80, 96, 128, 160])
+@pytest.mark.parametrize("size", [8, 64, 80, 96, 112, 128])
 def test_defaults_are_legal(size: int, target: Target):
     for m, n, heads in ((1, 1000, 1), (8, 128, 12), (5, 3, 2), (2, 4096, 32), (300, 300, 4)):
         op = attention(Sizes((), heads, heads, m, n, size, size), "float16")
@@ -285,9 +285,9 @@ def rejection(size: int, **choices: Choice) -> str:
 def test_registers_are_limited():
     message = rejection(128, rows=16, keys=32)
     assert (
-        "attention_decode_mma with 16 rows and 32 keys of 128 and 128 elements takes 310 registers a thread" in message
+        "attention_decode_mma with 16 rows and 32 keys of 128 and 128 elements takes 314 registers a thread" in message
     )
-    assert "55 too many; accepted: at most 255 on sm_80" in message
+    assert "59 too many; accepted: at most 255 on sm_80" in message
 
 
 def test_sizes_that_do_not_fit_are_rejected():

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 
+from tests.backends.cuda.emulator.mutation.kernels import SharedKernel
+from tests.backends.cuda.emulator.mutation.verdict import examine
 from tests.helpers.emulated_batch import EmulatedProgram, compile_programs, print_program
 from tests.helpers.graphs import Graph
 from tests.schedules.attention_cases import Array, Sizes
 from tests.schedules.test_attention_lengths import Case, ends
+from treadle.backends.cuda.emulator.build import kernels
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram as WholeProgram
 from treadle.backends.cuda.emulator.reports import Counters
+from treadle.backends.cuda.printer import print_kernels
+from treadle.backends.program import read_program
 from treadle.compiler.pipeline import lower
+from treadle.dialects.cuda import KernelOp
 from treadle.dialects.graph import AttentionOp, FusedOp, TransposeOp
+from treadle.dialects.graph.dtypes import numpy_dtype
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
@@ -141,6 +149,32 @@ def test_causal_keys_behind_the_last_row_are_not_read(emulator_environment: Envi
     case = Case(Sizes((1,), 4, 1, 2, 256, 64, 64), _tile(8, 16, 2, 3), causal=True, dtype="float16", offset=True)
     counters = counted(case, case.inputs(256, 90), emulator_environment)
     assert bytes_of(counters, "K") == bytes_of(counters, "V") == (92 * 64 * 2,) * 2
+
+
+# What holds it together.
+
+
+@pytest.mark.slow
+def test_every_barrier_is_needed(emulator_environment: Environment) -> None:
+    """Each of them removed or moved is found, in kernels of one part and of several."""
+    for parts in (1, 3):
+        case = Case(Sizes((), 4, 1, 1, 150, 64, 64), _tile(8, 16, 2, parts), dtype="float16")
+        module = scheduled(case)
+        lower(treadle_context(), module, GPU, after="schedule")
+        (kernel,) = [op for op in module.walk() if isinstance(op, KernelOp)]
+        (unit,), (launch,) = print_kernels(module), read_program(module).launches
+        types = [each.type for each in kernel.body.block.args]
+        buffers = tuple(
+            (prod(t.get_shape()), numpy_dtype(t.element_type).name) for t in types if isinstance(t, MemRefType)
+        )
+        zeroed = tuple(n for n, each in enumerate(launch.buffers) if each.kind == "zeroed")
+        (name,) = kernels(unit.text)
+        shared = SharedKernel("here", name, unit.text, kernel.grid_shape, kernel.block_shape, 0, buffers, zeroed)
+        examined = examine(shared, emulator_environment)
+        assert examined.said == "" and len(buffers) == len(launch.buffers)
+        barriers = [each for each in examined.verdicts if each.mutant.kind.startswith("barrier")]
+        assert len(barriers) >= (1 if parts == 1 else 8)
+        assert not [str(each) for each in barriers if each.outcome != "finding"]
 
 
 # Neighbours.

@@ -70,7 +70,7 @@ CASES: list[tuple[str, str, dict[str, Choice], str, int, int]] = [
     ("attention_mma", "attention", FLASH | {"warps": 1}, "rows of a warp", 64, 32),
     ("attention_mma", "attention", FLASH | {"columns": 32, "parts": 4}, "keys that a warp needs", 16, 8),
     ("attention_mma", "attention", FLASH | {"parts": 4}, "threads", 512, 256),
-    ("attention_decode_mma", "few queries", {"keys": 32}, "registers a thread", 278, 255),
+    ("attention_decode_mma", "few queries", {"keys": 32}, "registers a thread", 282, 255),
     ("matmul_mma", "half", MMA | {"block": (64, 32), "warps": (2, 4)}, "elements that a warp needs", 512, 256),
     ("matmul_mma", "half", MMA | {"block": (128, 64), "warps": (1, 4)},
      "elements along the longer side of a warp's tile", 128, 32),

@@ -22,7 +22,7 @@ _MOST_QUERIES = 8
 """Of attention that gets it by default."""
 _FEWEST_KEYS = 64
 """The same: with fewer there is nothing to share out."""
-_OTHER_REGISTERS = 70
+_OTHER_REGISTERS = 74
 """What statistics, addresses, predicates and fragments in flight take beside matrices: NVRTC 13.0 takes 58 to 74."""
 _DEFAULT_WARPS = 4
 _FULL = 4096

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
@@ -108,6 +109,20 @@ class AttentionDecodeTile:
         that a product has beside eight are registers, too."""
         loaded = self.keys // PRODUCT_N * 4 * self.key_chunks + self.keys // 4 * 4 * self.value_chunks
         return loaded + self.halves * 16 * self.value_chunks + 8 * self.key_chunks + self.keys // 2
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What warps or blocks have of each row, relative to the largest of their own scores.
+
+    number: of them; peaks, totals: largest scores and sums of weights, `[source, row]`; sum: of weighted values, given
+    source, row and column
+    """
+
+    number: Index | int
+    peaks: SSAValue
+    totals: SSAValue
+    sum: Callable[[Index, Index, Index], Scalar]
 
 
 class AttentionDecodeKernel:
@@ -379,40 +394,42 @@ class AttentionDecodeKernel:
         """Adds up the results of the warps, scaled down to the largest score of all, and those of the blocks that share
         the keys in the last one to arrive, always in the same order."""
         b, tile = self.b, self.tile
-        peaks, totals, sums = self._keep()
+        of_warps = self._of_warps()
         if tile.parts == 1:
-            with self.t.chunks(tile.result, b.thread, tile.threads) as (row, column):
-                found, total, _ = self._combined(
-                    tile.warps, (peaks, totals), [row], lambda s, e: b.load(sums, [s, row, column + e])
-                )
-                self._write(row, column, found, total)
+            with self._chunks() as (row, column):
+                self._write(row, column, *self._combined(of_warps, row, column)[:2])
             return
         shape = [units, tile.parts, tile.rows]
-        part_peaks, part_totals = (b.alloc(f"part_{name}", shape, f32, Space.DEVICE) for name in ("peaks", "totals"))
-        part_sums = b.alloc("part_sums", [*shape, tile.width], f32, Space.DEVICE)
-        with (
-            b.when(self.part < self.tiles if self._may_idle else None),
-            self.t.chunks(tile.result, b.thread, tile.threads) as (row, column),
-        ):
-            found, total, peak = self._combined(
-                tile.warps, (peaks, totals), [row], lambda s, e: b.load(sums, [s, row, column + e])
-            )
+        peaks, totals = (b.alloc(f"part_{name}", shape, f32, Space.DEVICE) for name in ("peaks", "totals"))
+        sums = b.alloc("part_sums", [*shape, tile.width], f32, Space.DEVICE)
+        with b.when(self.part < self.tiles if self._may_idle else None), self._chunks() as (row, column):
+            found, total, peak = self._combined(of_warps, row, column)
             place = [self.unit, self.part, row]
             with b.tasks(["e"], repeat(tile.result.chunk), unroll=True, vector=True) as (e,):
-                b.store(b.load(found, [e]), part_sums, [*place, column + e])
+                b.store(b.load(found, [e]), sums, [*place, column + e])
             with b.when(column.equals(0)):
-                b.store(peak, part_peaks, place)
-                b.store(total, part_totals, place)
+                b.store(peak, peaks, place)
+                b.store(total, totals, place)
         last = b.arrive(b.alloc("counters", [units], i32, Space.ZEROED), self.unit, tile.parts)
         last.name_hint = "last"
         with b.when(last):
-            self._merge(part_peaks, part_totals, part_sums)
+            of_blocks = self._of_blocks(peaks, totals, sums)
+            with self._chunks() as (row, column):
+                self._write(row, column, *self._combined(of_blocks, row, column)[:2])
 
-    def _keep(self) -> tuple[SSAValue, SSAValue, SSAValue]:
-        """Writes the largest scores, the sums and the results of every warp to shared memory."""
-        b, tile = self.b, self.tile
+    @contextmanager
+    def _chunks(self) -> Generator[tuple[Index, Index]]:
+        """A loop over the thread's chunks of the rows that exist: row of the block, first column."""
+        with (
+            self.t.chunks(self.tile.result, self.b.thread, self.tile.threads) as (row, column),
+            self.b.when(self._exists(row)),
+        ):
+            yield row, column
+
+    def _of_warps(self) -> _Sources:
+        """What every warp has, in shared memory."""
+        b, tile, layout = self.b, self.tile, self.tile.result
         peaks, totals = (b.alloc(name, [tile.warps, tile.rows], f32, Space.SHARED) for name in ("peaks", "totals"))
-        layout = tile.result
         sums = b.alloc("sums", [tile.warps, tile.rows, tile.width], f32, Space.SHARED, layout.swizzle)
         with b.tasks(["h"], repeat(tile.halves), unroll=True) as (h,):
             total = b.fold_lanes("add", b.load(self.softmax.total, [0, h]), QUAD)
@@ -428,8 +445,8 @@ class AttentionDecodeKernel:
             chunk = column + ((self.line + k) % 2) * layout.chunk
 
             def element(half: Index, e: Index) -> Scalar:
-                sums = b.load(self.acc, [v, half * (layout.chunk // 2) + e // 2, n])
-                return b.extract(sums, [e % 2, c], f32)
+                found = b.load(self.acc, [v, half * (layout.chunk // 2) + e // 2, n])
+                return b.extract(found, [e % 2, c], f32)
 
             with (
                 b.when(column < tile.width if tile.width % _VALUE_CHUNK else None),
@@ -438,44 +455,14 @@ class AttentionDecodeKernel:
                 value = b.select(is_odd, element(1 - k, e), element(k, e))
                 b.store(value, sums, [self.t.warp, row, chunk + e])
         b.barrier()
-        return peaks, totals, sums
+        return _Sources(tile.warps, peaks, totals, lambda warp, row, column: b.load(sums, [warp, row, column]))
 
-    def _combined(
-        self,
-        sources: Index | int,
-        of_sources: tuple[SSAValue, SSAValue],
-        row: Sequence[Index],
-        value: Callable[[Index, Index], Scalar],
-    ) -> tuple[SSAValue, Scalar, Scalar]:
-        """Four neighbours of a row of the result, the sum of its weights and its largest score, of some sources.
-
-        of_sources: largest scores and sums; value: of a source, the neighbour of a number
-        """
-        b, softmax, chunk = self.b, self.softmax, self.tile.result.chunk
-        peaks, totals = of_sources
-        peak = b.fold(
-            "s", sources, b.constant(-inf, f32),
-            lambda s, most: b.binary("max", most, b.load(peaks, [s, *row])), at_once=_AT_ONCE,
-        )  # fmt: skip
-        base = softmax.base(peak)
-        total, found = b.alloc("all", [1], f32), b.alloc("found", [chunk], f32)
-        b.store(b.constant(0, f32), total, [0])
-        with b.tasks(["e"], repeat(chunk), unroll=True) as (e,):
-            b.store(b.constant(0, f32), found, [e])
-        with b.loop("s", sources, at_once=_AT_ONCE) as s:
-            factor = softmax.weight(b.load(peaks, [s, *row]), base)
-            b.store(b.add(b.load(total, [0]), b.mul(factor, b.load(totals, [s, *row]))), total, [0])
-            with b.tasks(["e"], repeat(chunk), unroll=True, vector=True) as (e,):
-                b.store(b.add(b.load(found, [e]), b.mul(factor, value(s, e))), found, [e])
-        return found, b.load(total, [0]), peak
-
-    def _merge(self, part_peaks: SSAValue, part_totals: SSAValue, part_sums: SSAValue) -> None:
-        """Adds up the parts that had keys."""
+    def _of_blocks(self, part_peaks: SSAValue, part_totals: SSAValue, part_sums: SSAValue) -> _Sources:
+        """What every block has that had keys: largest scores and sums of weights in shared memory."""
         b, tile = self.b, self.tile
         active = b.index(self.tiles).min(tile.parts) if self._may_idle else tile.parts
-        shape = [tile.parts, tile.rows]
+        shape, at_once = [tile.parts, tile.rows], tile.threads // tile.rows
         peaks, totals = (b.alloc(f"all_{name}", shape, f32, Space.SHARED) for name in ("peaks", "totals"))
-        at_once = tile.threads // tile.rows
         each = repeat(ceil(tile.parts / at_once), 1) * spatial(at_once, tile.rows)
         with b.tasks(["part", "row"], each, b.thread) as (part, row):
             is_active = part < active if self._may_idle or tile.parts % at_once else None
@@ -483,23 +470,37 @@ class AttentionDecodeKernel:
                 b.store(b.load(part_peaks, [self.unit, part, row]), peaks, [part, row])
                 b.store(b.load(part_totals, [self.unit, part, row]), totals, [part, row])
         b.barrier()
-        with self.t.chunks(tile.result, b.thread, tile.threads) as (row, column), b.when(self._exists(row)):
-            found, total, _ = self._combined(
-                active, (peaks, totals), [row], lambda s, e: b.load(part_sums, [self.unit, s, row, column + e])
-            )
-            self._write(row, column, found, total)
+        return _Sources(
+            active, peaks, totals, lambda part, row, column: b.load(part_sums, [self.unit, part, row, column])
+        )
+
+    def _combined(self, sources: _Sources, row: Index, column: Index) -> tuple[SSAValue, Scalar, Scalar]:
+        """A chunk of a row of the result in registers, the sum of the row's weights, and its largest score."""
+        b, softmax, chunk = self.b, self.softmax, self.tile.result.chunk
+        peak = b.fold(
+            "s", sources.number, b.constant(-inf, f32),
+            lambda s, most: b.binary("max", most, b.load(sources.peaks, [s, row])), at_once=_AT_ONCE,
+        )  # fmt: skip
+        base = softmax.base(peak)
+        total, found = b.alloc("all", [1], f32), b.alloc("found", [chunk], f32)
+        b.store(b.constant(0, f32), total, [0])
+        with b.tasks(["e"], repeat(chunk), unroll=True) as (e,):
+            b.store(b.constant(0, f32), found, [e])
+        with b.loop("s", sources.number, at_once=_AT_ONCE) as s:
+            factor = softmax.weight(b.load(sources.peaks, [s, row]), base)
+            b.store(b.add(b.load(total, [0]), b.mul(factor, b.load(sources.totals, [s, row]))), total, [0])
+            with b.tasks(["e"], repeat(chunk), unroll=True, vector=True) as (e,):
+                b.store(b.add(b.load(found, [e]), b.mul(factor, sources.sum(s, row, column + e))), found, [e])
+        return found, b.load(total, [0]), peak
 
     def _write(self, row: Index, column: Index, sums: SSAValue, total: Scalar) -> None:
-        """Neighbours of a row of the result, divided by the sum of its weights."""
+        """A chunk of a row of the result, divided by the sum of its weights."""
         b = self.b
-        head, query = self._place(self._row(row))
+        head, query = self._place(self.first_row + row)
         share = share_of_keys(b, self.length, b.binary("div", b.constant(1, f32), total))
         # The largest score weighs 1, if there is one: a sum that is not positive belongs to a row without scores.
         counts = b.binary("gt", total, b.constant(0, f32)) if self.anchor.guard.value.data else None
-        with (
-            b.when(self._exists(row)),
-            b.tasks(["e"], repeat(self.tile.result.chunk), unroll=True, vector=True) as (e,),
-        ):
+        with b.tasks(["e"], repeat(self.tile.result.chunk), unroll=True, vector=True) as (e,):
             value = b.mul(b.load(sums, [e]), share)
             if counts is not None:
                 value = b.select(counts, value, b.constant(0, f32))
