@@ -208,10 +208,11 @@ LARGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", LARGE, ids=str)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
-def test_it_is_predicted_to_take_no_longer_than_templates_of_many_queries(name: str, sizes: Sizes):
-    target, op = Target.parse(name), attention(sizes, "float16")
+def test_it_is_predicted_to_take_no_longer_than_templates_of_many_queries(name: str, sizes: Sizes, causal: bool):
+    target, op = Target.parse(name), attention(sizes, "float16", causal=causal)
 
     def seconds(template: str) -> float:
         use = UseAttr.get(template, TEMPLATES[template].default(op, target))

@@ -171,7 +171,7 @@ class AttentionDecodeKernel:
         self._load_queries()
         self.softmax = OnlineSoftmax(self.t, anchor, (1, tile.halves))
         if self.takes_steps:
-            with b.loop("step", b.index((self.tiles + (tile.parts - 1 - self.part)) // tile.parts)) as step:
+            with b.loop("step", self._steps()) as step:
                 self._step(step)
         else:
             with b.when(self.part < self.tiles if self._may_idle else None):
@@ -226,6 +226,13 @@ class AttentionDecodeKernel:
         """The first key of the warp's tile: blocks that share keys take their tiles in turn, and so do warps."""
         tile = self.tile
         return ((step * tile.parts + self.part) * tile.warps + self.t.warp) * tile.keys
+
+    def _steps(self) -> Index:
+        """Tiles that the block takes."""
+        tile = self.tile
+        steps = self.b.index((self.tiles + (tile.parts - 1 - self.part)) // tile.parts)
+        # How many there are at most is said for predictions.
+        return steps if isinstance(self.tiles, int) else steps.min(ceil(self.n / tile.block_keys / tile.parts))
 
     # From memory to registers.
 
