@@ -248,8 +248,8 @@ def test_defaults_of_several_sizes():
     def default(*sizes: int) -> tuple[Choice, ...]:
         return tuple(TEMPLATE.default(attention(Sizes((), *sizes), "float16"), GPU).values())
 
-    assert default(32, 8, 1, 4096, 128, 128) == (8, 16, 4, 27)
-    assert default(32, 8, 4, 4096, 128, 128) == (16, 16, 4, 27)
+    assert default(32, 8, 1, 4096, 128, 128) == (8, 16, 4, 22)
+    assert default(32, 8, 4, 4096, 128, 128) == (16, 16, 4, 22)
     assert default(12, 12, 1, 1024, 64, 64) == (8, 32, 4, 8)
     assert default(12, 12, 1, 40, 64, 64) == (8, 32, 2, 1)
     assert default(16, 1, 1, 4096, 192, 128) == (8, 16, 4, 64)

@@ -162,11 +162,13 @@ def _rows(anchor: AttentionOp) -> int:
 
 
 def _parts(anchor: AttentionOp, target: Target, rows: int, keys: int) -> int:
-    """Blocks that share out the keys of a head so that every multiprocessor has `_BLOCKS`; no more than take a tile."""
+    """Blocks that share out the keys of a head so that every multiprocessor has `_BLOCKS`; no more than take a tile,
+    and no more than are needed where none takes more tiles."""
     heads = prod(anchor.shape[:-2]) // anchor.group_size
     units = heads * ceil(anchor.shape[-2] * anchor.group_size / rows)
     tiles = ceil(anchor.scores_shape[-1] / keys)
-    return max(1, min(_BLOCKS * target.multiprocessors // units, tiles, _MOST_PARTS))
+    most = max(1, min(_BLOCKS * target.multiprocessors // units, tiles, _MOST_PARTS))
+    return ceil(tiles / ceil(tiles / most))
 
 
 def _default(anchor: AttentionOp, target: Target) -> dict[str, Choice] | None:
