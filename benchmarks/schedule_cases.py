@@ -50,7 +50,7 @@ from treadle.target import Target
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
 """A thread's registers are allocated in units of eight."""
-TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma")
+TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma", "attention_decode_mma")
 """Templates whose schedules compute on tensor cores."""
 TELLING = ("HMMA", "IMMA", "LDGSTS")
 """Instructions of tensor core templates: a product of floats, or of bytes, and an asynchronous copy from global to
@@ -314,6 +314,12 @@ def cases() -> Mapping[str, Case]:
             "f16 causal attention of 16 heads, 2048 x 128",
             ((1, 16, 2048, 128),) * 3,
             _attention(causal=True),
+            "float16",
+        ),
+        Case(
+            "f16 attention of a query, 32 heads over 8 x 4096 x 128",
+            ((1, 32, 1, 128), *((1, 8, 4096, 128),) * 2),
+            _attention(causal=False),
             "float16",
         ),
     )

@@ -64,6 +64,7 @@ def test_every_operation_of_a_kernel_says_what_it_does() -> None:
         ("%x = vector.load %A[%t] : memref<64xf32>, vector<4xf32>", {is_load}),
         ("%x = loop.alloc : memref<4xf32, #loop.space<register>>", {is_allocation}),
         ("%x = loop.warp_reduce add %n over 32 : i32", set()),
+        ("%x = loop.shuffle %n from %seven : i32", set()),
         ("loop.barrier", set()),
         ("scf.for %i = %zero to %seven step %seven {\n}", set()),
     ],
@@ -123,7 +124,8 @@ def test_accesses_to_another_name_of_a_buffer_are_accesses_to_the_buffer() -> No
 
 
 def test_what_a_warp_does_together_stays_where_it_is() -> None:
-    for kind in (loop.WarpReduceOp, loop.MmaOp, loop.LoadMatrixOp, cuda.ShuffleOp, cuda.MmaOp, cuda.LdmatrixOp):
+    of_loops = (loop.WarpReduceOp, loop.ShuffleOp, loop.MmaOp, loop.LoadMatrixOp)
+    for kind in (*of_loops, cuda.ShuffleOp, cuda.MmaOp, cuda.LdmatrixOp):
         assert kind.has_trait(Convergent)
 
 

@@ -53,7 +53,7 @@ def with_rounded_weights(result: Bounded, values: Array, keys: int) -> Bounded:
 def limits_of_template(template: str, op: Operation, env: Mapping[SSAValue, Array], precision: Precision) -> Bounded:
     """What the kernel of a template computes: attention on tensor cores rounds its weights, too."""
     result = limits(op, env, precision)
-    if template != "attention_mma":
+    if template not in ("attention_mma", "attention_decode_mma"):
         return result
     assert isinstance(op, AttentionOp)
     return with_rounded_weights(result, env[op.v], op.scores_shape[-1])

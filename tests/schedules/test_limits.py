@@ -29,6 +29,7 @@ ANCHORS: dict[str, Anchor] = {
     "pool": defined(PoolOp("max", tensor(1, 8, 17, 17), [3, 3], [1, 1], [1] * 4, [1, 1])),
     "sum": reduction(("add", (4096, 300), (1,), "float32")),
     "attention": AttentionOp(*(tensor(12, 128, 64, dtype="float16") for _ in range(3))),
+    "few queries": AttentionOp(*(tensor(12, n, 128, dtype="float16") for n in (4, 4096, 4096))),
     "wide attention": AttentionOp(*(tensor(12, 128, 256) for _ in range(3))),
     "long attention": AttentionOp(*(tensor(12, 4000, 64) for _ in range(3))),
 }
@@ -69,6 +70,7 @@ CASES: list[tuple[str, str, dict[str, Choice], str, int, int]] = [
     ("attention_mma", "attention", FLASH | {"warps": 1}, "rows of a warp", 64, 32),
     ("attention_mma", "attention", FLASH | {"columns": 32, "parts": 4}, "keys that a warp needs", 16, 8),
     ("attention_mma", "attention", FLASH | {"parts": 4}, "threads", 512, 256),
+    ("attention_decode_mma", "few queries", {"keys": 32}, "registers a thread", 282, 255),
     ("matmul_mma", "half", MMA | {"block": (64, 32), "warps": (2, 4)}, "elements that a warp needs", 512, 256),
     ("matmul_mma", "half", MMA | {"block": (128, 64), "warps": (1, 4)},
      "elements along the longer side of a warp's tile", 128, 32),

@@ -85,8 +85,8 @@ _UNIT = ("loop.multiply_tiles", "loop.round_pair")
 _ARRIVE = ("loop.arrive",)
 """Counters at which the blocks of a launch arrive."""
 _BLOCKS = (
-    *_ARRIVE, "loop.barrier", "loop.warp_reduce", "loop.commit", "loop.wait", "loop.load_matrix", "loop.mma",
-    "loop.round_tf32", "hopper.*",
+    *_ARRIVE, "loop.barrier", "loop.warp_reduce", "loop.shuffle", "loop.commit", "loop.wait", "loop.load_matrix",
+    "loop.mma", "loop.round_tf32", "hopper.*",
 )  # fmt: skip
 """What the threads of a GPU's block do together: barriers, warp reductions, asynchronous copies, tensor cores."""
 _COPIES = ("loop.copy", "loop.yield")

@@ -324,7 +324,7 @@ class TileBuilder:
 
     def copy(self, source: Region, tile: SharedTile) -> None:
         """Starts asynchronous copies of a region to shared memory: commit and wait, or `pipelined`, go with it."""
-        with self._chunks(tile.layout, self.b.thread, self.threads) as (row, column):
+        with self.chunks(tile.layout, self.b.thread, self.threads) as (row, column):
             place = [*tile.stage, row, column]
             self.b.copy(tile.buffer, place, tile.layout.chunk, lambda e: source.load(row, column + e))
 
@@ -332,14 +332,14 @@ class TileBuilder:
         """Writes a tile in shared memory, 16 bytes of a row at a time."""
         b = self.b
         with (
-            self._chunks(tile.layout, b.thread, self.threads) as (row, first),
+            self.chunks(tile.layout, b.thread, self.threads) as (row, first),
             b.tasks(["e"], repeat(tile.layout.chunk), unroll=True, vector=True) as (e,),
         ):
             column = first + e
             target.store(b.load(tile.buffer, [*tile.stage, row, column]), row, column)
 
     @contextmanager
-    def _chunks(self, layout: TileLayout, worker: Index, workers: int) -> Generator[tuple[Index, Index]]:
+    def chunks(self, layout: TileLayout, worker: Index, workers: int) -> Generator[tuple[Index, Index]]:
         """A loop over a worker's chunks of a tile: row, first column."""
         b, mapping = self.b, layout.tasks(workers)
         busy = worker < mapping.workers if mapping.workers < workers else None
@@ -505,7 +505,7 @@ class TileBuilder:
                 b.store(narrowed(b, c.at(r, i, j), target.element), staged, [self.warp, i, j])
             b.barrier()
             with (
-                self._chunks(slab, self.lane, WARP) as (i, first),
+                self.chunks(slab, self.lane, WARP) as (i, first),
                 b.tasks(["e"], repeat(slab.chunk), unroll=True, vector=True) as (e,),
             ):
                 j = first + e

@@ -62,6 +62,10 @@ EXPECTED = {
         frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4", "MUFU.EX2", "SHFL.BFLY"}),
         8,
     ),
+    "attention_decode_mma": Expected(
+        frozenset({"HMMA.16816.F32", "LDG.E.128", "PRMT", "MUFU.EX2", "SHFL.IDX", "SHFL.BFLY", "BAR.SYNC", "STG.E.64"}),
+        8,
+    ),
     "row_cuda": Expected(frozenset({"MUFU.EX2", "LDG", "SHFL.BFLY", "STG"}), 16),
     "generic_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 48),
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
@@ -89,6 +93,10 @@ GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
     "attention_cuda": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((12, 128, 64),) * 3),
     "attention_mma": (lambda g: g.add(AttentionOp(g[0], g[1], g[2], causal=True)), ((16, 2048, 64),) * 3),
+    "attention_decode_mma": (
+        lambda g: g.add(AttentionOp(g[0], g[1], g[2])),
+        ((1, 32, 1, 128), *((1, 8, 4096, 128),) * 2),
+    ),
     "row_cuda": (lambda g: g.add(SoftmaxOp(g[0], 1)), ((4096, 1024),)),
     "transpose_cuda": (lambda g: g.add(TransposeOp(g[0], [0, 2, 1])), ((8, 512, 1024),)),
     "window_cuda": (
@@ -103,7 +111,7 @@ QUICK = {arch: tuple(EXPECTED) for arch in ARCHS[::3]} | {
     arch: tuple(EXPECTED)[n :: len(OTHERS)] for n, arch in enumerate(OTHERS)
 }
 """The kernels that every run compiles for an architecture. On those between others the templates take turns."""
-HALVES = ("matmul_mma", "attention_mma")
+HALVES = ("matmul_mma", "attention_mma", "attention_decode_mma")
 """Templates of 16-bit floats."""
 DTYPES = {**dict.fromkeys(HALVES, np.float16), "matmul_int8": np.int8}
 """Of the templates that are not of float32."""
@@ -200,7 +208,8 @@ def test_instructions(template: str, arch: str) -> None:
     sass = machine_code(beside(template, arch), arch)[symbol(template)]
     assert not sass.uses_local_memory
     assert {opcode for opcode in EXPECTED[template].opcodes if not sass.has(opcode)} == set()
-    assert sass.has_tensor_products == sass.has_async_copies == (template in (*DTYPES, "matmul_tf32", BY_HAND))
+    assert sass.has_tensor_products == (template in (*DTYPES, "matmul_tf32", BY_HAND))
+    assert sass.has_async_copies == (sass.has_tensor_products and template != "attention_decode_mma")
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 32), (128, 192, 160)])

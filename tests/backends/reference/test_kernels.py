@@ -298,6 +298,24 @@ def test_lanes_fold_in_groups(kind: str, width: int, reverse: bool) -> None:
     assert (groups == groups[:, :1]).all(), "all lanes of a group get the same bits"
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lanes_get_the_value_of_another_one(reverse: bool) -> None:
+    """Neighbouring lanes the one that is a quarter of theirs, of their own warp."""
+    kernel = vector_kernel(
+        """%c8 = arith.constant 8 : index
+    %v = loop.load %x[%t] : memref<64xf32>
+    %q = arith.divui %t, %c4 : index
+    %l = arith.remui %q, %c8 : index
+    %r = loop.shuffle %v from %l : f32
+    loop.store %r, %y[%t] : memref<64xf32>""",
+        threads=64,
+        inputs="64xf32",
+        output="64xf32",
+    )
+    x, t = normal(64), np.arange(64)
+    np.testing.assert_array_equal(evaluate_kernel(kernel, [x], reverse=reverse), x[t // 32 * 32 + t // 4 % 8])
+
+
 def test_warps_fold_between_barriers() -> None:
     """Two warps leave their folds in shared memory, and every thread adds them up."""
     kernel = vector_kernel(

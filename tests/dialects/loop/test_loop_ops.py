@@ -136,6 +136,7 @@ GOOD = [
     COUNTERS + "%r = loop.arrive %n[%i] of 4 : memref<16xi32, #loop.space<zeroed>>",
     VALUES + "%r = loop.warp_reduce add %v over 32 : f32",
     VALUES + "%r = loop.warp_reduce max %v over 2 : f32",
+    VALUES + "%r = loop.shuffle %v from %i : f32",
     VALUES + "%r = loop.lane_mask %i, %j : vector<16xi1>",
     VALUES + "%r = loop.lane_compare ogt, %w, %z : vector<16xf32>",
     VALUES + "%r = loop.lane_select %m, %w, %z : vector<16xf32>",
@@ -288,6 +289,7 @@ REJECTED = [
     ),
     (VALUES + "%r = loop.warp_reduce add %v over 3 : f32", "groups of 3 lanes: expected 2, 4, 8, 16 or 32"),
     (VALUES + "%r = loop.warp_reduce add %h over 32 : f16", "lanes exchange f32, f64, i32, not f16"),
+    (VALUES + "%r = loop.shuffle %h from %i : f16", "lanes exchange f32, f64, i32, not f16"),
     (
         TILES + COPY.replace("S[%i, %i, %i]", "S[%i, %i]"),
         "2 indices into memref<2x64x32xf16, #loop.space<shared>>: expected 3",

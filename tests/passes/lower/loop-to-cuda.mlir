@@ -49,6 +49,20 @@ loop.func @fold(%A : memref<32xf32>, %C : memref<32xf32>) grid(%b in 1) threads(
 // CHECK-NEXT:    [[C:%.*]] = cuda.shuffle xor [[B]], [[ONE]] : f32
 // CHECK-NEXT:    %s = arith.addf [[B]], [[C]] : f32
 // CHECK-NEXT:    memref.store %s
+
+// Lanes read another lane's value.
+loop.func @other(%A : memref<32xf32>, %C : memref<32xf32>) grid(%b in 1) threads(%t in 32) {
+  %c31 = arith.constant 31 : index
+  %x = memref.load %A[%t] : memref<32xf32>
+  %l = arith.subi %c31, %t : index
+  %s = loop.shuffle %x from %l : f32
+  memref.store %s, %C[%t] : memref<32xf32>
+}
+
+// CHECK:       cuda.kernel @other
+// CHECK:         %s = cuda.shuffle idx %x, %l : f32
+// CHECK-NEXT:    memref.store %s
+
 // Copies and tile products of the loop dialect have one operation each.
 loop.func @tiles(%A : memref<4096xf16>, %C : memref<64xf32>) grid(%b in 2) threads(%t in 32) {
   %tile = loop.alloc : memref<32x32xf16, #loop.space<shared>>

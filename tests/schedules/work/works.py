@@ -163,6 +163,7 @@ def turned(g: Graph) -> SSAValue:
 
 
 HEADS = ((1, 2, 48, 32),) * 3
+DECODED = ((1, 6, 3, 64), *((1, 2, 300, 64),) * 2)
 CPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product": ("avx512", Case(((40, 64), (64, 96)), product)),
     "product by rows": ("avx2", Case(((40, 64), (96, 64)), product_by_rows)),
@@ -199,6 +200,7 @@ GPU_CASES: Mapping[str, tuple[str, Case]] = {
     "depthwise convolution": (A100, Case(((1, 32, 14, 14),), conv(32, 3, 1, 32))),
     "attention": (A100, Case(HEADS, attention(causal=True))),
     "attention of halves": (A100, Case(((1, 2, 128, 64),) * 3, attention(causal=False), np.float16)),
+    "attention of few queries": (A100, Case(DECODED, attention(causal=True), np.float16)),
     "layer norm": ("sm_90a", Case(((20, 96), (96,), (96,)), layer_norm)),
     "softmax": (A100, Case(((20, 50),), softmax)),
     "sum of rows": (A100, Case(((300, 512),), sums(1))),

@@ -339,6 +339,11 @@ def folder(op: loop.WarpReduceOp) -> WarpFunction:
     return fold
 
 
+def shuffled(brought: Sequence[Any]) -> Sequence[Any]:
+    """`loop.shuffle`: lanes bring (value, lane), and get the value of that lane."""
+    return [brought[lane][0] for _, lane in brought]
+
+
 # Functions that a kernel's text calls for asynchronous copies and for tile products of a warp.
 
 Flight: TypeAlias = list[list[tuple[list[Any], int, Any]]]

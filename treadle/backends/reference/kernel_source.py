@@ -38,6 +38,7 @@ from treadle.backends.reference.kernel_operations import (
     loaded_shape,
     matrix_loader,
     multiply,
+    shuffled,
     space_of,
     unit_product,
     vector_expression,
@@ -283,6 +284,7 @@ class _Writer(KernelText):
             loop.OpaqueOp: lambda op: self.names.update({op.result: self.names[op.index]}),
             loop.OpaqueBufferOp: lambda op: self.names.update({op.result: self.names[op.buffer]}),
             loop.WarpReduceOp: self._warp_reduce,
+            loop.ShuffleOp: self._shuffle,
             loop.CopyOp: self._copy,
             loop.AsyncCopyOp: self._async_copy,
             loop.CommitOp: lambda op: self.line("flight.append([])"),
@@ -501,6 +503,9 @@ class _Writer(KernelText):
 
     def _warp_reduce(self, op: loop.WarpReduceOp) -> None:
         self._of_warp(op, folder(op), self.names[op.value])
+
+    def _shuffle(self, op: loop.ShuffleOp) -> None:
+        self._of_warp(op, shuffled, f"{self.names[op.value]}, {self.names[op.lane]}")
 
     def _copy(self, op: loop.CopyOp) -> None:
         buffer, value = self.names[op.buffer], self.fresh_name()

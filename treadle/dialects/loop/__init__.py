@@ -37,6 +37,7 @@ from treadle.dialects.loop.tiles import (
     MultiplyTilesOp,
     RoundPairOp,
     RoundTf32Op,
+    ShuffleOp,
     TileRows,
     WarpReduceOp,
     whole_row,
@@ -58,8 +59,8 @@ LOOP = Dialect(
     [
         OpaqueBufferOp, OpaqueOp, AllocOp, ArriveOp, AsyncCopyOp, BarrierOp, CommitOp, CopyOp, DispatchOp, FuncOp,
         KernelOp, LaneCompareOp, LaneConvertOp, LaneLookupOp, LaneMaskOp, LaneSelectOp, LoadMatrixOp, LoadOp, MmaOp,
-        MultiplyTilesOp, PrefetchOp, RoundPairOp, RoundTf32Op, StoreOp, StridedLoadOp, StridedStoreOp, TransposeOp,
-        WaitOp, WarpReduceOp, YieldOp,
+        MultiplyTilesOp, PrefetchOp, RoundPairOp, RoundTf32Op, ShuffleOp, StoreOp, StridedLoadOp, StridedStoreOp,
+        TransposeOp, WaitOp, WarpReduceOp, YieldOp,
     ],
     [CountAttr, SpaceAttr, SwizzleAttr],
 )  # fmt: skip
@@ -97,6 +98,7 @@ __all__ = [
     "PrefetchOp",
     "RoundPairOp",
     "RoundTf32Op",
+    "ShuffleOp",
     "Space",
     "SpaceAttr",
     "StoreOp",

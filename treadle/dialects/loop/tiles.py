@@ -108,6 +108,33 @@ class WarpReduceOp(IRDLOperation):
             raise VerifyException(f"lanes exchange {', '.join(map(str, EXCHANGED))}, not {self.value.type}")
 
 
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """The value that another lane of the warp brings.
+
+    ```mlir
+    %x = loop.shuffle %v from %lane : f32
+    ```
+    All lanes of the warp reach it together; each names the lane whose value it receives, several may name the same.
+    Rejected: a type other than f32, f64 and i32.
+    """
+
+    name = "loop.shuffle"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    value = operand_def(T)
+    lane = operand_def(IndexType())
+    result = result_def(T)
+    traits = traits_def(NoMemoryEffect(), Convergent())
+    assembly_format = "$value `from` $lane attr-dict `:` type($value)"
+
+    def __init__(self, value: SSAValue, lane: SSAValue):
+        super().__init__(operands=[value, lane], result_types=[value.type])
+
+    def verify_(self) -> None:
+        if self.value.type not in EXCHANGED:
+            raise VerifyException(f"lanes exchange {', '.join(map(str, EXCHANGED))}, not {self.value.type}")
+
+
 # Tile products on tensor cores, which the 32 lanes of a warp load and multiply together.
 #
 # A matrix is spread over the lanes as *fragments*, `registers x elements in a register` a lane. Every lane of the

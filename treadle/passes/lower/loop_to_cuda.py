@@ -104,6 +104,8 @@ def cuda_tile_operation(op: Operation) -> Operation | None:
             return cuda.LdmatrixOp(op.buffer, op.indices, op.fragment.type, transpose=op.transpose is not None)
         case loop.RoundTf32Op():
             return cuda.RoundTf32Op(op.value)
+        case loop.ShuffleOp():
+            return ShuffleOp(ShuffleMode.IDX, op.value, op.lane)
         case loop.MmaOp():
             assert isinstance(op.a.type, VectorType)
             return cuda.MmaOp(_SHAPES[PRODUCT_K[op.a.type.element_type]], op.a, op.b, op.c)

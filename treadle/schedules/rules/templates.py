@@ -13,7 +13,7 @@ from treadle.schedules.search.programs import template_program
 from treadle.schedules.template import Template, has_elements
 from treadle.schedules.templates import TEMPLATES
 
-_TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma")
+_TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma", "attention_decode_mma")
 
 
 def templates(draft: Draft) -> Sequence[Draft]:

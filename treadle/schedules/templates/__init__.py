@@ -4,6 +4,7 @@ from treadle.schedules.template import Template
 from treadle.schedules.templates.attention_cpu import AttentionCpu
 from treadle.schedules.templates.attention_cuda import AttentionCuda
 from treadle.schedules.templates.attention_decode_cpu import AttentionDecodeCpu
+from treadle.schedules.templates.attention_decode_mma import AttentionDecodeMma
 from treadle.schedules.templates.attention_mma import AttentionMma
 from treadle.schedules.templates.attention_wgmma import AttentionWgmma
 from treadle.schedules.templates.conv_tiles_cpu import ConvTilesCpu
@@ -39,6 +40,7 @@ TEMPLATES: dict[str, Template] = {
         WindowCpu(),
         ReduceCpu(),
         GenericCpu(),
+        AttentionDecodeMma(),
         AttentionWgmma(),
         AttentionMma(),
         AttentionCuda(),

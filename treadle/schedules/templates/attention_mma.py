@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from math import ceil, inf, log2, prod
-from math import e as euler
+from math import ceil, inf, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, TensorType, f32
@@ -224,13 +223,13 @@ class AttentionMmaKernel:
         self.keys = t.shared("keys", tile.keys, element, tile.stages)
         self.values = t.shared("values", tile.values, element, tile.stages)
         self.acc = t.fragment("acc", f32, (tile.warp_rows, tile.padded_width), (self.row, 0))
-        self.softmax = OnlineSoftmax(t, self.acc, *self._scale)
+        self.softmax = OnlineSoftmax(t, self.anchor, (tile.slabs, HALVES))
 
         t.copy(self._lines(b.inputs[0], self.work.first_row, self.m, tile.queries, tile.size), self.queries)
         b.commit()
         pipelined(b, "step", self.work.tiles, tile.stages, self._start, self._step, self._load_queries)
         if tile.parts > 1:
-            self.softmax.merge(part, tile.parts, WARP * tile.warps)
+            self.softmax.merge(self.acc, part, tile.parts, WARP * tile.warps)
         b.barrier()
         with b.when(part.equals(0) if tile.parts > 1 else None):
             self._finish(result)
@@ -240,15 +239,6 @@ class AttentionMmaKernel:
         comment = f"{heads} heads: softmax(Q[{self.m}, {size}] * K[{self.n}, {size}]^T) * V[{self.n}, {width}]"
         grid = blocks_of(self.anchor, tile.rows)
         return b.kernel(name, list(self.anchor.operands), self.anchor.type, grid, tile.threads, comment, 1)
-
-    @property
-    def _scale(self) -> tuple[float, float, bool]:
-        """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. The third says
-        whether one does: not where it overflows, since masks reach the end of f32's range, and products, for a factor
-        above 1; nor where the largest product has not the largest score."""
-        scale = self.anchor.scale.value.data
-        whole = scale * log2(euler)
-        return (1, whole, True) if self.anchor.mask is None and 0 < whole <= 1 else (scale, log2(euler), False)
 
     def _lines(self, buffer: SSAValue, first: Index, total: Extent, layout: TileLayout, size: int) -> Region:
         """Lines of a head: of queries and the result, or of keys and values."""
@@ -273,7 +263,7 @@ class AttentionMmaKernel:
         t.gemm(self.left, self.keys[stage], products)
         scores = self.softmax.scores(products, added)
         self._hide(step, first, products, scores)
-        self.softmax.weigh(products, scores)
+        self.acc.scale_rows(self.softmax.weigh(products, scores))
         weights = t.as_operand(t.elements(scores), products, self.element)
         t.gemm(weights, self.values[stage], self.acc, tile.own_columns, self.first_key)
 

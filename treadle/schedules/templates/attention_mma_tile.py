@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import e as euler
+from math import inf, log2
 
 from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
+from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.definition import Scalar
 from treadle.dialects.graph.elementwise import convert
 from treadle.dialects.loop import Space
@@ -15,7 +17,7 @@ from treadle.dialects.loop.tiles import WARP
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index
 from treadle.schedules.template import Choices, number
-from treadle.schedules.tiles import COLUMNS, HALVES, PAIR, PRODUCT_M, Fragment, TileBuilder, TileLayout
+from treadle.schedules.tiles import COLUMNS, PAIR, PRODUCT_M, Fragment, TileBuilder, TileLayout
 
 _ELEMENT_BYTES = 2
 
@@ -110,30 +112,29 @@ class AttentionMmaTile:
 
 
 class OnlineSoftmax:
-    """The softmax of a warp's rows, whose scores come a tile at a time: of each row the largest score so far, the sum
-    of the weights relative to it, and the result so far, which are scaled down when a larger score appears.
+    """The softmax of a warp's rows, whose scores come a tile at a time: of each row the largest score so far, and the
+    sum of the weights relative to it, which is scaled down when a larger score appears, as the result so far is to be.
 
-    acc: the result; scale: factor of products; unit: of what is exponentiated base 2; is_folded: whether that is the
-    only factor, and multiplied in the operation that makes products relative to the largest
+    rows: of a lane, as [r, h] of the fragments of scores
     Source: Milakov and Gimelshein (arXiv 1805.02867), algorithm 3.
     """
 
-    def __init__(self, t: TileBuilder, acc: Fragment, scale: float, unit: float, is_folded: bool):
-        self._t, self._b, self._acc, self._scale, self._unit = t, t.b, acc, scale, unit
-        self._is_folded = is_folded
-        self.largest, self.total = self._rows("largest", -inf), self._rows("total", 0)
+    def __init__(self, t: TileBuilder, anchor: AttentionOp, rows: tuple[int, int]):
+        self._t, self._b, self._rows = t, t.b, rows
+        self._scale, self._unit, self._is_folded = _factors(anchor)
+        self.largest, self.total = self._registers("largest", -inf), self._registers("total", 0)
 
-    def _rows(self, name: str, initial: float) -> SSAValue:
+    def _registers(self, name: str, initial: float) -> SSAValue:
         """A register for each row of the lane."""
-        b, shape = self._b, [self._acc.shape[0], HALVES]
-        registers = b.alloc(name, shape, f32)
-        with b.tasks(["r", "h"], repeat(*shape), unroll=True) as where:
+        b = self._b
+        registers = b.alloc(name, self._rows, f32)
+        with b.tasks(["r", "h"], repeat(*self._rows), unroll=True) as where:
             b.store(b.constant(initial, f32), registers, where)
         return registers
 
     def scores(self, products: Fragment, added: SSAValue | None) -> SSAValue:
         """Scaled products, with a mask's elements added, as `[r, p, q, h, c]`."""
-        b, shape = self._b, [*products.shape, HALVES, 2]
+        b, shape = self._b, [*products.shape, self._rows[1], 2]
         scores = b.alloc("scores", shape, f32)
         with b.tasks(["r", "p", "q", "h", "c"], repeat(*shape), unroll=True) as where:
             score = products.load(*where)
@@ -143,44 +144,45 @@ class OnlineSoftmax:
             b.store(score, scores, where)
         return scores
 
-    def weigh(self, of: Fragment, scores: SSAValue) -> None:
-        """Scores become weights, relative to the largest so far; sums and results so far are scaled down to it."""
-        b, (rows, pairs, _) = self._b, of.shape
-        shrink = b.alloc("shrink", [rows, HALVES], f32)
-        with b.tasks(["r", "h"], repeat(rows, HALVES), unroll=True) as (r, h):
+    def weigh(self, of: Fragment, scores: SSAValue) -> SSAValue:
+        """Scores become weights, relative to the largest so far; sums are scaled down to it. The factors of rows, by
+        which results so far are to be multiplied."""
+        b, (_, pairs, _) = self._b, of.shape
+        shrink = b.alloc("shrink", self._rows, f32)
+        with b.tasks(["r", "h"], repeat(*self._rows), unroll=True) as (r, h):
             old = b.load(self.largest, [r, h])
             new = self._t.fold_row("max", self._t.elements(scores), of, [r, h], old)
             b.store(new, self.largest, [r, h])
-            base = self._base(new)
-            factor = self._weight(old, base)
+            base = self.base(new)
+            factor = self.weight(old, base)
             b.store(factor, shrink, [r, h])
             b.store(b.mul(b.load(self.total, [r, h]), factor), self.total, [r, h])
             with b.tasks(["p", "q", "c"], repeat(pairs, PAIR, 2), unroll=True) as (p, q, c):
-                weight = self._weight(b.load(scores, [r, p, q, h, c]), base)
+                weight = self.weight(b.load(scores, [r, p, q, h, c]), base)
                 b.store(b.add(b.load(self.total, [r, h]), weight), self.total, [r, h])
                 b.store(weight, scores, [r, p, q, h, c])
-        self._acc.scale_rows(shrink)
+        return shrink
 
-    def _weight(self, score: Scalar, base: Scalar) -> Scalar:
-        """The weight of a score relative to what `_base` gives for another one. Weights are rounded to 16 bits, or
+    def weight(self, score: Scalar, base: Scalar) -> Scalar:
+        """The weight of a score relative to what `base` gives for another one. Weights are rounded to 16 bits, or
         multiplied with sums that are exact to f32 at best, which an approximation within 2^-22 is enough for."""
         b, unit = self._b, self._b.constant(self._unit, f32)
         power = b.fma(score, unit, base) if self._is_folded else b.mul(b.binary("sub", score, base), unit)
         return b.approximate_exp2(power)
 
-    def _base(self, largest: Scalar) -> Scalar:
+    def base(self, largest: Scalar) -> Scalar:
         """What scores are relative to, or what is added to their multiples. Before the first visible key 0, since
         -inf - -inf would be NaN, and stay it."""
         b = self._b
         finite = b.select(b.binary("eq", largest, b.constant(-inf, f32)), b.constant(0, f32), largest)
         return b.mul(finite, b.constant(-self._unit, f32)) if self._is_folded else finite
 
-    def merge(self, part: Index, parts: int, threads: int) -> None:
-        """Gives the first of the warps that share rows the sums of all of them, `threads` of each part.
+    def merge(self, acc: Fragment, part: Index, parts: int, threads: int) -> None:
+        """Gives the first of the warps that share rows the sums and results of all of them, `threads` of each part.
 
         Lanes of the same number have the same elements in every warp, so that each writes and reads words of its own.
         """
-        b, lane, rows = self._b, self._b.thread % threads, (self._acc.shape[0], HALVES)
+        b, lane, rows = self._b, self._b.thread % threads, self._rows
         largest, total = (b.alloc(name, [parts, *rows, threads], f32, Space.SHARED) for name in ("peaks", "totals"))
         with b.tasks(["r", "h"], repeat(*rows), unroll=True) as (r, h):
             b.store(b.load(self.largest, [r, h]), largest, [part, r, h, lane])
@@ -192,11 +194,21 @@ class OnlineSoftmax:
             b.store(b.load(self.largest, [r, h]), peak, [0])
             with b.loop("s", parts, unroll=True) as s:
                 b.store(b.binary("max", b.load(peak, [0]), b.load(largest, [s, r, h, lane])), peak, [0])
-            base = self._base(b.load(peak, [0]))
-            b.store(self._weight(b.load(self.largest, [r, h]), base), factors, [r, h])
+            base = self.base(b.load(peak, [0]))
+            b.store(self.weight(b.load(self.largest, [r, h]), base), factors, [r, h])
             b.store(b.constant(0, f32), self.total, [r, h])
             with b.loop("s", parts, unroll=True) as s:
-                share = b.mul(b.load(total, [s, r, h, lane]), self._weight(b.load(largest, [s, r, h, lane]), base))
+                share = b.mul(b.load(total, [s, r, h, lane]), self.weight(b.load(largest, [s, r, h, lane]), base))
                 b.store(b.add(b.load(self.total, [r, h]), share), self.total, [r, h])
-        self._acc.scale_rows(factors)
-        self._t.add_up(self._acc, part, parts, threads)
+        acc.scale_rows(factors)
+        self._t.add_up(acc, part, parts, threads)
+
+
+def _factors(anchor: AttentionOp) -> tuple[float, float, bool]:
+    """The factor of products, and that of what is exponentiated base 2: together scale times log2 e. The third says
+    whether the second does, and is multiplied in the operation that makes products relative to the largest: not where
+    it overflows, since masks reach the end of f32's range, and products, for a factor above 1; nor where the largest
+    product has not the largest score."""
+    scale = anchor.scale.value.data
+    whole = scale * log2(euler)
+    return (1, whole, True) if anchor.mask is None and 0 < whole <= 1 else (scale, log2(euler), False)

@@ -211,6 +211,12 @@ def is_narrow(x: SSAValue) -> bool:
     return type_of(x).get_element_type() != f32
 
 
+def sizes_of(anchor: AttentionOp) -> tuple[int, int]:
+    """The sizes of queries and keys, and of values."""
+    assert isinstance(anchor.q.type, TensorType)
+    return anchor.q.type.get_shape()[-1], anchor.shape[-1]
+
+
 def blocks_of(anchor: AttentionOp, rows: int) -> int:
     """How many blocks of so many rows there are."""
     return prod(anchor.shape[:-2]) * ceil(anchor.shape[-2] / rows)

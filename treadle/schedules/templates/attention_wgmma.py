@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type
 
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
 from treadle.schedules.boxes import contiguous_axis
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits
+from treadle.schedules.templates.attention_tile import sizes_of
 from treadle.schedules.templates.attention_wgmma_kernel import AttentionWgmmaKernel
 from treadle.schedules.templates.attention_wgmma_tile import (
     ELEMENT_BYTES,
@@ -115,7 +116,7 @@ class AttentionWgmma(Template):
         """Whether there is enough to do to be faster than `attention_mma`. Loads of masks have not been measured."""
         if not isinstance(anchor, AttentionOp) or anchor.mask is not None:
             return False
-        flops = 2 * sum(_sizes(anchor)) * prod(anchor.scores_shape) / target.multiprocessors
+        flops = 2 * sum(sizes_of(anchor)) * prod(anchor.scores_shape) / target.multiprocessors
         seconds = _LATER + _seconds(anchor, _fastest(anchor, target), target)
         return seconds <= flops / _RATE_OF_MMA[_measured_size(anchor)]
 
@@ -124,7 +125,7 @@ class AttentionWgmma(Template):
         there are."""
         assert isinstance(anchor, AttentionOp)
         found = _fastest(anchor, target)
-        columns = found.columns if max(_sizes(anchor)) <= 128 else 64
+        columns = found.columns if max(sizes_of(anchor)) <= 128 else 64
         return {
             "columns": columns,
             "consumers": _consumers(anchor, found),
@@ -134,7 +135,7 @@ class AttentionWgmma(Template):
 
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, AttentionOp)
-        tile = AttentionWgmmaTile.of(choices, *_sizes(anchor))
+        tile = AttentionWgmmaTile.of(choices, *sizes_of(anchor))
         available = REGISTERS[tile.consumers]
         registers = _ALONE if available is None else available[1]
         used = (
@@ -145,7 +146,7 @@ class AttentionWgmma(Template):
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, AttentionOp)
-        tile = AttentionWgmmaTile.of(choices, *_sizes(anchor))
+        tile = AttentionWgmmaTile.of(choices, *sizes_of(anchor))
         return AttentionWgmmaKernel(anchor, tile, target.multiprocessors, _group(anchor, target)).build(name)
 
 
@@ -156,7 +157,7 @@ def _refusal(anchor: AttentionOp) -> str | None:
     type = anchor.type.get_element_type()
     if not isinstance(type, Float16Type | BFloat16Type):
         return f"its elements are {type}: f16 and bf16 are multiplied so"
-    if max(_sizes(anchor)) > _LARGEST_SIZE:
+    if max(sizes_of(anchor)) > _LARGEST_SIZE:
         return f"heads of more than {_LARGEST_SIZE} elements"
     if not prod(anchor.scores_shape):
         return "it has no scores"
@@ -175,22 +176,16 @@ def _seconds(anchor: AttentionOp, schedule: _Measured, target: Target) -> float:
     heads, m, keys = prod(anchor.shape[:-2]), *anchor.scores_shape[-2:]
     rows, columns = _consumers(anchor, schedule) * SLAB, schedule.columns
     scores = ceil(heads * ceil(m / rows) / target.multiprocessors) * rows * ceil(keys / columns) * columns
-    return 2 * sum(_sizes(anchor)) * scores / (schedule.rate / _MULTIPROCESSORS)
+    return 2 * sum(sizes_of(anchor)) * scores / (schedule.rate / _MULTIPROCESSORS)
 
 
 def _fastest(anchor: AttentionOp, target: Target) -> _Measured:
     return min(_MEASURED[_measured_size(anchor)], key=lambda each: _seconds(anchor, each, target))
 
 
-def _sizes(anchor: AttentionOp) -> tuple[int, int]:
-    """The sizes of queries and of values."""
-    assert isinstance(anchor.q.type, TensorType)
-    return anchor.q.type.get_shape()[-1], anchor.shape[-1]
-
-
 def _measured_size(anchor: AttentionOp) -> int:
     """Of the sizes of heads that were measured, that which an anchor's are most like."""
-    return 64 if max(_sizes(anchor)) <= 64 else 128
+    return 64 if max(sizes_of(anchor)) <= 64 else 128
 
 
 def _group(anchor: AttentionOp, target: Target) -> int:
@@ -199,6 +194,6 @@ def _group(anchor: AttentionOp, target: Target) -> int:
     heads, shared = prod(anchor.shape[:-2]), anchor.group_size
     if anchor.causal.value.data:
         return heads
-    each = anchor.scores_shape[-1] * sum(_sizes(anchor)) * ELEMENT_BYTES
+    each = anchor.scores_shape[-1] * sum(sizes_of(anchor)) * ELEMENT_BYTES
     fitting = (d for d in range(1, heads + 1) if heads % d == 0 and 2 * ceil(d / shared) * each <= target.l2_bytes)
     return max(fitting, default=1)

@@ -6,7 +6,7 @@ A template is chosen by force, so that what is left to another one by default is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from xdsl.dialects.builtin import i32
@@ -177,16 +177,30 @@ _RULES: list[Callable[[str], Operator]] = [
 
 
 def _attention(n: int, dtype: str) -> Anchor:
-    """The n-th sizes. Masks of every broadcast, none, causality and a guard take turns. Of integers there is no
-    attention, but something that its templates must leave alone."""
+    """The n-th sizes."""
+    return _masked(n, attention_cases.SIZES[n], dtype)
+
+
+def _masked(n: int, sizes: attention_cases.Sizes, dtype: str) -> Anchor:
+    """Masks of every broadcast, none, causality and a guard take turns. Of integers there is no attention, but
+    something that its templates must leave alone."""
     if dtype in INTEGERS:
         return _product(((1, 1), (1, 1)), dtype)
-    sizes = attention_cases.SIZES[n]
     mask = (*sizes.masks, None)[n % 9]
     return attention_cases.attention(sizes, dtype, mask, causal=n % 3 == 1, guard=n % 4 == 0)
 
 
 ATTENTIONS: tuple[AnchorOf, ...] = tuple(partial(_attention, n) for n in range(len(attention_cases.SIZES)))
+
+
+def _few_queries(n: int, dtype: str) -> Anchor:
+    """The n-th sizes with up to eight queries a head, and heads of multiples of eight elements."""
+    sizes = attention_cases.SIZES[n]
+    few = replace(sizes, m=min(sizes.m, 8), n=3 * sizes.n + n, d=8 * (1 + n % 16), e=8 * (1 + 5 * n % 16))
+    return _masked(n, few, dtype)
+
+
+FEW_QUERIES: tuple[AnchorOf, ...] = tuple(partial(_few_queries, n) for n in range(len(attention_cases.SIZES)))
 
 
 def _product(shapes: tuple[Shape, Shape], dtype: str) -> Anchor:
@@ -208,6 +222,7 @@ def _products(shapes: Sequence[tuple[Shape, Shape]]) -> tuple[AnchorOf, ...]:
 COVERED: dict[str, Coverage] = {
     "attention_cuda": Coverage(("float32", *HALVES), ATTENTIONS),
     "attention_mma": Coverage(HALVES, ATTENTIONS),
+    "attention_decode_mma": Coverage(HALVES, FEW_QUERIES),
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),
