@@ -116,7 +116,7 @@ class MatmulCluster(Template):
 
 def _steps(anchor: MatmulOp) -> int:
     """Along the terms."""
-    return ceil(anchor.reduction_extent / WgmmaTile.of(anchor, _BLOCKS[0], 1).a.terms)
+    return WgmmaTile.of(anchor, _BLOCKS[0], 1).steps
 
 
 def _best(anchor: MatmulOp, target: Target) -> tuple[tuple[int, int], int]:

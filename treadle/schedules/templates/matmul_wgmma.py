@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.linear import BF16
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.boxes import contiguous_axis
+from treadle.schedules.boxes import Windows, contiguous_axis, windows_of
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, outer_indices, tiles_of
@@ -26,6 +26,7 @@ from treadle.schedules.warpgroups import (
     SPAN,
     TERM_BYTES,
     WARPGROUP,
+    Matrix,
     Operand,
     OperandTile,
     Pipe,
@@ -163,7 +164,7 @@ def refusal(anchor: MatmulOp) -> str | None:
     if anchor.sums is None and not isinstance(type, Float16Type | BFloat16Type):
         return f"its operands are {type}: f16, bf16, bytes and floats of 8 bits are multiplied so"
     for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
-        found = contiguous_axis(anchor, operand)
+        found = _axis(anchor, operand)
         if found is None:
             return f"{name} is computed by the group, or its rows begin at no multiples of 16 bytes"
         if anchor.sums is not None and found != axis:
@@ -178,6 +179,16 @@ def _terms_apart(anchor: MatmulOp) -> int:
     return SPAN if anchor.precision == BF16 else TERM_BYTES
 
 
+def _axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
+    """The axis of an operand along which copies bring it, of windows that of their channels; None where none do."""
+    return -1 if operand is anchor.a and _windows(anchor) is not None else contiguous_axis(anchor, operand)
+
+
+def _windows(anchor: MatmulOp) -> Windows | None:
+    """The terms of a convolution, whose left operand comes by copies of pixels; None for other products."""
+    return windows_of(anchor, anchor.a) if contiguous_axis(anchor, anchor.a) is None else None
+
+
 def _along_k(anchor: MatmulOp) -> list[tuple[SSAValue, int]]:
     """Both operands, and the axis of their terms."""
     return [(anchor.a, -1), (anchor.b, -2)]
@@ -188,6 +199,8 @@ class WgmmaTile:
     """The extents that choices imply for an anchor.
 
     m, n: of the block's tile; a, b: how operands lie in a stage
+    windows: what the terms are; those of an ordinary product count as one position's channels
+    is_of_windows: whether it is a convolution's
     terms_apart: those whose sum tensor cores carry before it is added to others; 0 where that is all of them
     """
 
@@ -196,6 +209,8 @@ class WgmmaTile:
     stages: int
     a: OperandTile
     b: OperandTile
+    windows: Windows
+    is_of_windows: bool
     terms_apart: int = 0
 
     @staticmethod
@@ -205,10 +220,22 @@ class WgmmaTile:
         size = byte_width(anchor.a.type.get_element_type())
         terms = SPAN // size
         a, b = (
-            OperandTile(own, terms, size, contiguous_axis(anchor, operand) == axis)
+            OperandTile(own, terms, size, _axis(anchor, operand) == axis)
             for own, (operand, axis) in zip(block, _along_k(anchor), strict=True)
         )
-        return WgmmaTile(*block, stages, a, b, _terms_apart(anchor))
+        windows = _windows(anchor)
+        terms = windows or Windows(1, anchor.reduction_extent)
+        return WgmmaTile(*block, stages, a, b, terms, windows is not None, _terms_apart(anchor))
+
+    @property
+    def channel_steps(self) -> int:
+        """Steps of a position in the window."""
+        return ceil(self.windows.channels / self.a.terms)
+
+    @property
+    def steps(self) -> int:
+        """Along the terms."""
+        return self.windows.taps * self.channel_steps
 
     @property
     def accumulators(self) -> int:
@@ -252,6 +279,7 @@ class Factors:
     """Stages of both operands of a product in shared memory, and the pipe that fills them."""
 
     anchor: MatmulOp
+    tile: WgmmaTile
     w: WarpgroupBuilder
     a: Operand
     b: Operand
@@ -263,19 +291,28 @@ class Factors:
         types = [x.type for x in (anchor.a, anchor.b) if isinstance(x.type, TensorType)]
         a = w.operand("shared_a", tile.a, types[0].get_element_type(), tile.stages)
         b = w.operand("shared_b", tile.b, types[1].get_element_type(), tile.stages)
-        return Factors(anchor, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
+        return Factors(anchor, tile, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
 
     def bring(self, number: Index, step: Index, at: Place) -> None:
         """The producer's: fills the stage of a step of the pipe by a tile's step along the terms."""
         b, (m, n), k = self.w.b, self.anchor.shape[-2:], self.anchor.reduction_extent
         row, column, outer = at
-        of_a, of_b = self.a.tile, self.b.tile
+        of_a, of_b, channels = self.a.tile, self.b.tile, self.tile.windows.channels
         stage, term = self.pipe.acquire(number), step * of_a.terms
         left, right = (outer_indices(operand, outer) for operand in (self.anchor.a, self.anchor.b))
         rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, of_a.terms), left)
         columns = Region.of(b, b.inputs[1], (term, column), (k, n), (of_b.terms, of_b.own), right)
-        self.w.copy(rows, self.a, stage, self.pipe)
-        self.w.copy(columns.transposed, self.b, stage, self.pipe)
+        matrices: tuple[Matrix | None, Matrix | None] = None, None
+        if self.tile.is_of_windows:
+            channel = step % self.tile.channel_steps * of_a.terms
+            term = step // self.tile.channel_steps * channels + channel
+            rows = replace(rows, first=(row, term), ends=(None, None))
+            matrices = Matrix(m, channel, channels), None
+            if channels % of_a.terms:
+                columns = replace(columns, first=(term, column), ends=(None, None))
+                matrices = matrices[0], Matrix(n, channel, channels)
+        self.w.copy(rows, self.a, stage, self.pipe, matrices[0])
+        self.w.copy(columns.transposed, self.b, stage, self.pipe, matrices[1])
 
 
 Place = tuple[Index, Index, Sequence[Index]]
@@ -298,7 +335,7 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
     b = kernel_builder(operands, anchor.type)
     w = WarpgroupBuilder(b, tile.consumers)
     (m, n), k = anchor.shape[-2:], anchor.reduction_extent
-    steps, total = ceil(k / tile.a.terms), tiles_of(anchor, tile.m, tile.n)
+    steps, total = tile.steps, tiles_of(anchor, tile.m, tile.n)
     blocks = min(blocks, total)
     factors = Factors.of(anchor, tile, w)
     pipe = factors.pipe

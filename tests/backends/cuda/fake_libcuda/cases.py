@@ -56,7 +56,7 @@ from treadle.dialects.graph import MatmulOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.target import Target
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 FEW_OF_HOPPER = "sm_90a{multiprocessors=3}"
 
@@ -269,6 +269,12 @@ def maps_that_the_driver_refuses() -> None:
         arguments = Arguments(1, [map])
         arguments.set([driver.allocate(1024)])
         with fails("encoding a tensor map: the GPU failed: cuTensorMapEncodeTiled failed: invalid argument"):
+            arguments.set([driver.allocate(1024) + 8])
+        walk = PixelBox((-1, -1), (-1, -1), (1, 1))
+        pixels = BufferMap(0, TensorMap("f16", (1, 2, 2, 64), (512, 256, 128), (4, 64), 128, walk))
+        arguments = Arguments(1, [pixels])
+        arguments.set([driver.allocate(1024)])
+        with fails("encoding a tensor map: the GPU failed: cuTensorMapEncodeIm2col failed: invalid argument"):
             arguments.set([driver.allocate(1024) + 8])
 
 
