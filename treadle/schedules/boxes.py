@@ -74,6 +74,19 @@ def windows_of(anchor: Operation, operand: SSAValue) -> Windows | None:
     """The terms of an operand `[pixels, terms]` that the group makes of images `[N, spatial..., C]`: its rows are their
     pixels in order, some steps apart, each moved by the position in a window. None where copies of pixels cannot bring
     it."""
+    found = _windows_of(anchor, operand)
+    return found if isinstance(found, Windows) else None
+
+
+def obstacle_to_windows(anchor: Operation, operand: SSAValue) -> str | None:
+    """Why copies of pixels cannot bring an operand that the group makes of images; None where they can, and for other
+    operands."""
+    found = _windows_of(anchor, operand)
+    return found if isinstance(found, str) else None
+
+
+def _windows_of(anchor: Operation, operand: SSAValue) -> Windows | str | None:
+    """What the terms are, or why there are no copies of them; None for what is no window over images."""
     producer = operand.owner
     if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
         return None
@@ -84,8 +97,8 @@ def windows_of(anchor: Operation, operand: SSAValue) -> Windows | None:
         return None
     assert isinstance(read.source.type, TensorType)
     extents = read.source.type.get_shape()
-    size, channels = byte_width(read.source.type.get_element_type()), extents[-1]
-    if channels * size % ALIGNMENT or shape[1] % channels:
+    channels = extents[-1]
+    if shape[1] % channels:
         return None
     taps = shape[1] // channels
     row, channel, tap = var("row", 0, shape[0] - 1), var("channel", 0, channels - 1), const(0)
@@ -98,12 +111,17 @@ def windows_of(anchor: Operation, operand: SSAValue) -> Windows | None:
         return None
     if read.predicate is not None and not _is_inside(reader, read, places):
         return None
+    of_pixel = channels * byte_width(read.source.type.get_element_type())
+    if of_pixel % ALIGNMENT:
+        return f"a pixel has {of_pixel} bytes, and copies begin at multiples of {ALIGNMENT}"
     pixels = walk.box(extents, shape[0])
+    if pixels is None:
+        return "its windows reach further than copies of pixels do"
     try:
-        found = pixels is not None and pixels.check(extents[1:-1]) is None
-    except TreadleError:
-        found = False
-    return Windows(taps, channels) if found else None
+        pixels.check(extents[1:-1])
+    except TreadleError as error:
+        return f"copies of pixels do not take {error.message}"
+    return Windows(taps, channels)
 
 
 def _is_inside(reader: IndexReader, read: AtOp, places: Sequence[Expr]) -> bool:
@@ -148,4 +166,4 @@ def _moved(places: Sequence[Expr], argument: SSAValue) -> tuple[int, Expr] | Non
     return (found[0], start) if getattr(moved, "key", None) is argument else None
 
 
-__all__ = ["Windows", "contiguous_axis", "leaves_out_what_is_outside", "windows_of"]
+__all__ = ["Windows", "contiguous_axis", "leaves_out_what_is_outside", "obstacle_to_windows", "windows_of"]

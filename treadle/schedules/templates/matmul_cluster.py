@@ -179,14 +179,14 @@ def cluster_kernel(anchor: MatmulOp, tile: ClusterTile, name: str) -> KernelOp:
     rank, element = b.block % split, i32 if anchor.is_of_bytes else f32
     # Tiles that share columns of B run side by side.
     at = place_of(b.block // split, anchor, of_block, ceil(m / of_block.m))
-    first = rank * (steps // split) if steps % split == 0 else rank * steps // split
-    count = steps // split if steps % split == 0 else (rank + 1) * steps // split - first
+    # As many of each block, so that stages are constants: the last ones may bring zeros.
+    count = ceil(steps / split)
     sums = ClusterSums.of(b, rank, split, (of_block.m, of_block.n), element)
     factors = Factors.of(anchor, of_block, w)
     sums.start()
 
     with w.producer(), b.loop("step", count) as step:
-        factors.bring(step, first + step, at)
+        factors.bring(step, rank * count + step, at, count * split)
     with b.when(w.role.equals(0)):
         sums.meet()
 

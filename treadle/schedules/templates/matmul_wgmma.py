@@ -15,7 +15,7 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.linear import BF16
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.boxes import Windows, contiguous_axis, windows_of
+from treadle.schedules.boxes import Windows, contiguous_axis, obstacle_to_windows, windows_of
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, outer_indices, tiles_of
@@ -41,6 +41,7 @@ _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02
 Of kernels of this form on an H100 (operands and result f16, TFLOP/s): 4096^3 763, 673, 675, where the tiles fill 4, 6
 and 8 waves; 3072^3 531, 694, 616 in 3, 3 and 5 waves; 8192^3 720, 717, 615 in 16, 21 and 32.
 """
+_SMALLEST = min(_TILE_COST, key=prod)
 _RATE, _RATE_OF_MMA = 763e12, 370e12
 """Operations a second on an H100 at 4096^3: of this kernel, and of `matmul_mma`, which takes smaller products: of these
 the tiles are too few, and are not split along the terms."""
@@ -91,7 +92,10 @@ class MatmulWgmma(Template):
             return without_warpgroups(target)
         why = refusal(anchor)
         if why is None and not self.has_default(anchor, target):
-            return f"its tiles are too few for {target.multiprocessors} multiprocessors"
+            tiles, multiprocessors = tiles_of(anchor, *_SMALLEST), target.multiprocessors
+            if tiles >= multiprocessors:
+                return f"too much of its tiles of {_SMALLEST[0]} x {_SMALLEST[1]} would lie outside of the result"
+            return f"its tiles are too few for {multiprocessors} multiprocessors"
         return why
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
@@ -143,7 +147,12 @@ def _tile_costs(anchor: MatmulOp) -> Mapping[tuple[int, int], float]:
 def _seconds(anchor: MatmulOp, target: Target) -> float:
     """Of the tile whose waves take least, at the rate of 16 bits."""
     cost = min(_waves(anchor, tile, target) * weight for tile, weight in _tile_costs(anchor).items())
-    return cost * 2 * anchor.reduction_extent / (_RATE / target.multiprocessors)
+    windows = _windows(anchor)
+    terms = anchor.reduction_extent
+    if windows is not None:
+        tile = WgmmaTile.of(anchor, next(iter(_TILE_COST)), 1)
+        terms = tile.steps * tile.a.terms
+    return cost * 2 * terms / (_RATE / target.multiprocessors)
 
 
 def _operations(anchor: MatmulOp) -> int:
@@ -165,6 +174,9 @@ def refusal(anchor: MatmulOp) -> str | None:
         return f"its operands are {type}: f16, bf16, bytes and floats of 8 bits are multiplied so"
     for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
         found = _axis(anchor, operand)
+        why = obstacle_to_windows(anchor, operand) if found is None and operand is anchor.a else None
+        if why is not None:
+            return f"{name} is windows over images: {why}"
         if found is None:
             return f"{name} is computed by the group, or its rows begin at no multiples of 16 bytes"
         if anchor.sums is not None and found != axis:
@@ -293,23 +305,29 @@ class Factors:
         b = w.operand("shared_b", tile.b, types[1].get_element_type(), tile.stages)
         return Factors(anchor, tile, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
 
-    def bring(self, number: Index, step: Index, at: Place) -> None:
-        """The producer's: fills the stage of a step of the pipe by a tile's step along the terms."""
-        b, (m, n), k = self.w.b, self.anchor.shape[-2:], self.anchor.reduction_extent
+    def bring(self, number: Index, step: Index, at: Place, steps: int) -> None:
+        """The producer's: fills the stage of a step of the pipe by a tile's step along the terms, which is one of
+        `steps`: those behind the last term bring zeros."""
+        b, tile, (m, n), k = self.w.b, self.tile, self.anchor.shape[-2:], self.anchor.reduction_extent
         row, column, outer = at
-        of_a, of_b, channels = self.a.tile, self.b.tile, self.tile.windows.channels
+        of_a, of_b = tile.a, tile.b
         stage, term = self.pipe.acquire(number), step * of_a.terms
         left, right = (outer_indices(operand, outer) for operand in (self.anchor.a, self.anchor.b))
-        rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, of_a.terms), left)
-        columns = Region.of(b, b.inputs[1], (term, column), (k, n), (of_b.terms, of_b.own), right)
+        terms = of_a.terms * steps
+        rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, terms), left)
+        columns = Region.of(b, b.inputs[1], (term, column), (k, n), (terms, of_b.own), right)
         matrices: tuple[Matrix | None, Matrix | None] = None, None
-        if self.tile.is_of_windows:
-            channel = step % self.tile.channel_steps * of_a.terms
-            term = step // self.tile.channel_steps * channels + channel
+        if tile.is_of_windows:
+            channels = tile.windows.channels
+            channel = step % tile.channel_steps * of_a.terms
+            if steps > tile.steps:
+                channel = (step < tile.steps).select(channel, b.index(channels))
+            term = step // tile.channel_steps * channels + channel
             rows = replace(rows, first=(row, term), ends=(None, None))
+            columns = replace(columns, first=(term, column))
             matrices = Matrix(m, channel, channels), None
             if channels % of_a.terms:
-                columns = replace(columns, first=(term, column), ends=(None, None))
+                columns = replace(columns, ends=(None, None))
                 matrices = matrices[0], Matrix(n, channel, channels)
         self.w.copy(rows, self.a, stage, self.pipe, matrices[0])
         self.w.copy(columns.transposed, self.b, stage, self.pipe, matrices[1])
@@ -341,8 +359,9 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
     pipe = factors.pipe
     with w.producer(), w.tiles(total, blocks) as (before, number):
         at = place_of(number, anchor, tile, group)
-        with b.loop("step", steps) as step:
-            factors.bring(before * steps + step, step, at)
+        # Of few steps with a quotient each, the producer's registers do not hold what all of them need.
+        with b.loop("step", steps, at_once=1 if tile.is_of_windows else None) as step:
+            factors.bring(before * steps + step, step, at, steps)
 
     with w.consumer() as consumer:
         c = consumer.sums("acc", i32 if anchor.is_of_bytes else f32, tile.m // tile.consumers, tile.n)
