@@ -60,3 +60,43 @@ def test_rejections(body: str, message: str) -> None:
         HopperFormBoxesPass().apply(context, module)
     assert message in error.value.message and "a copy to %tile is no box" in error.value.message
     assert error.value.accepted
+
+
+NO_PIXELS = {
+    "fewer rows": "from [%b, %c0] of [16, 64]",
+    "more channels": "from [%b, %c0] of [18, 128]",
+    "fewer channels": "from [%b, %c0] of [18, 32]",
+    "no part": "",
+}
+
+
+@pytest.mark.parametrize("part", NO_PIXELS.values(), ids=NO_PIXELS)
+def test_parts_that_are_no_pixels(part: str) -> None:
+    """Rows and channels behind the ends would not be 0."""
+    text = f"""
+    loop.func @f(%x: memref<2x7x7x64xf16>, %C: memref<1xf16>) grid(%b in 18) threads(%t in 128) {{
+      %tile = loop.alloc : {TILE}
+      %full = loop.alloc : {BARRIER}
+      %c0 = arith.constant 0 : index
+      %c2 = arith.constant 2 : index
+      %c3 = arith.constant 3 : index
+      %c9 = arith.constant 9 : index
+      hopper.bulk_copy to %tile[%c0, %c0, %c0] at %full[%c0] {part} {{
+      ^bb0(%r : index, %c : index):
+        %row = arith.addi %b, %r : index
+        %n = arith.divui %row, %c9 : index
+        %rest = arith.remui %row, %c9 : index
+        %h = arith.divui %rest, %c3 : index
+        %w = arith.remui %row, %c3 : index
+        %h2 = arith.muli %h, %c2 : index
+        %w2 = arith.muli %w, %c2 : index
+        %v = loop.load %x[%n, %h2, %w2, %c] : memref<2x7x7x64xf16>
+        hopper.yield %v : f16
+      }} : {TILE}, {BARRIER}
+    }}"""
+    context = treadle_context()
+    module = Parser(context, text).parse_module()
+    module.verify()
+    with pytest.raises(TreadleError) as error:
+        HopperFormBoxesPass().apply(context, module)
+    assert "is no box: dimension" in error.value.message

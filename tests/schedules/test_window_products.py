@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product as combinations
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array
 from xdsl.dialects.builtin import TensorType, f16
 from xdsl.ir import SSAValue
 
 from benchmarks.warpgroup_kernels import forms
+from docs.build.architecture import ROOT
 from tests.backends.cuda.conformance.hopper_case import aligned
 from tests.helpers.graphs import Graph, random
+from tests.helpers.onnx_models import save_model, value
+from tests.helpers.random_weights import with_random_weights
+from tests.models.catalog import require_model
 from tests.schedules.tensor_cores import DTYPES, Array, in_one_group, scheduled
 from tests.schedules.warpgroup_steps import assert_as_by_hand
 from treadle.backends.cuda.compiler import compile_cubin, nvrtc_is_installed
@@ -23,15 +32,17 @@ from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernel, print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, ConvOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, ConvOp, FusedOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.graph.definition import DefinitionBuilder, Scalar, compute_of
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice
+from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
+from treadle.frontends.onnx import import_model
 from treadle.schedules.boxes import windows_of
 from treadle.schedules.default_template import default_template, obstacles
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
+from treadle.target.options import CompileOptions
 
 HOPPER = Target.parse("sm_90a")
 FEW = Target.parse("sm_90a{multiprocessors=3}")
@@ -179,6 +190,25 @@ def test_bias_residual_and_relu(template: str) -> None:
     assert (abs(found.astype(np.float64) - exact) <= allowed).all()
 
 
+def test_bytes(tmp_path: Path) -> None:
+    """Sums are exact; a step has 128 channels of a position, and the last one 16."""
+    choose = np.random.default_rng(0)
+    w = choose.integers(-127, 127, (72, 144, 3, 3), np.int8)
+    x = choose.integers(0, 255, (2, 13, 11, 144), np.uint8)
+    nodes = [
+        make_node("Transpose", ["x"], ["first"], perm=[0, 3, 1, 2]),
+        make_node("ConvInteger", ["first", "w"], ["y"], pads=[1] * 4, strides=[2, 2]),
+        make_node("Transpose", ["y"], ["last"], perm=[0, 2, 3, 1]),
+    ]
+    ends = [value("x", x.shape, TensorProto.UINT8)], [value("last", (2, 7, 6, 72), TensorProto.INT32)]
+    module = import_model(save_model(tmp_path / "m.onnx", nodes, *ends, [from_array(w, "w")]))
+    lowered = scheduled(module, "matmul_wgmma", {"block": (64, 128), "stages": 3}, HOPPER)
+    (found,), (report,) = EmulatedProgram(lowered).run([x])
+    assert not report.findings
+    case = square(x.shape, 72, stride=2)
+    np.testing.assert_array_equal(found.astype(np.float64), case.expected(x, w))
+
+
 # Faults of a kernel, planted in its text.
 
 FAULTY = square((2, 9, 8, 96), 72, stride=2)
@@ -259,6 +289,14 @@ def test_other_faults_change_the_result(name: str, kernel: KernelOp, emulator_en
 def test_the_kernel_itself_has_none(kernel: KernelOp, emulator_environment: Environment) -> None:
     report, is_right = launched(kernel, "24576", "24576", emulator_environment)
     assert not report.findings and is_right
+
+
+def test_the_document_says_how_many_are_found() -> None:
+    said = (
+        f"Of {len(FAULTS) + len(WRONG)} mutants of a convolution's kernel (`tests/schedules/test_window_products.py`) "
+    )
+    said += f"{len(FAULTS)} are findings; the other {len(WRONG)} "
+    assert said in " ".join((ROOT / "docs" / "emulator.md").read_text().split())
 
 
 # Machine code.
@@ -364,3 +402,14 @@ def test_padding_by_another_number_is_no_window_of_zeros() -> None:
     module, _ = in_one_group(graph, lambda g: g.add(MatmulOp(windows, g[1])), HOPPER)
     (anchor,) = (op for op in module.walk() if isinstance(op, MatmulOp))
     assert windows_of(anchor, anchor.a) is None and not TEMPLATES["matmul_wgmma"].fits(anchor)
+
+
+def test_all_convolutions_of_resnet(tmp_path: Path) -> None:
+    """All but the first one, which reads 4 channels, and products that warps are predicted to end earlier."""
+    path = with_random_weights(require_model("light_resnet50").path(), tmp_path / "m.onnx")
+    module = import_model(path)
+    lower(treadle_context(), module, HOPPER, to="schedule", options=CompileOptions(precision="f16"))
+    decisions = (op.schedule for op in module.walk() if isinstance(op, FusedOp))
+    chosen = Counter(each.template.data for each in decisions if isinstance(each, UseAttr))
+    assert chosen["matmul_cluster"] == 47 and chosen["matmul_mma"] == 6
+    assert "47\nof the 53 are `matmul_cluster` for one image" in (ROOT / "docs" / "kernels-of-models.md").read_text()
