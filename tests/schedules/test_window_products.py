@@ -18,6 +18,7 @@ from onnx.numpy_helper import from_array, to_array
 from xdsl.dialects.builtin import TensorType, f16
 from xdsl.ir import SSAValue
 
+import treadle
 from benchmarks.warpgroup_kernels import forms
 from docs.build.architecture import ROOT
 from tests.backends.cuda.conformance.hopper_case import aligned
@@ -28,7 +29,7 @@ from tests.models.catalog import require_model
 from tests.schedules.tensor_cores import DTYPES, Array, in_one_group, scheduled
 from tests.schedules.warpgroup_steps import assert_as_by_hand
 from treadle.backends.cuda.compiler import compile_cubin, nvrtc_is_installed
-from treadle.backends.cuda.emulator import Emulator, Report
+from treadle.backends.cuda.emulator import CHECKS, Emulator, Report
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernel, print_kernels
 from treadle.compiler.pipeline import lower
@@ -208,6 +209,30 @@ def test_bytes(tmp_path: Path) -> None:
     assert not report.findings
     case = square(x.shape, 72, stride=2)
     np.testing.assert_array_equal(found.astype(np.float64), case.expected(x, w))
+
+
+def test_a_range_of_images(tmp_path: Path) -> None:
+    """The map is that of the most images; what a call has less is left out of its result."""
+    case = square((5, 14, 14, 64), 128, stride=2)
+    _, x, w = case.graph("float16")
+    nodes = [
+        make_node("Transpose", ["x"], ["first"], perm=[0, 3, 1, 2]),
+        make_node("Conv", ["first", "w"], ["y"], pads=[1] * 4, strides=[2, 2]),
+        make_node("Transpose", ["y"], ["last"], perm=[0, 2, 3, 1]),
+    ]
+    inputs = [value("x", ("n", 14, 14, 64), TensorProto.FLOAT16)]
+    outputs = [value("last", ("n", 7, 7, 128), TensorProto.FLOAT16)]
+    path = save_model(tmp_path / "m.onnx", nodes, inputs, outputs, [from_array(w, "w")])
+    few = "sm_90a{multiprocessors=3}"
+    model = treadle.compile(path, few, device="emulator", checks=tuple(CHECKS), shapes={"n": treadle.Dim("n", 1, 5)})
+    (launch,) = model.manifest.launches
+    assert [each.map.extents for each in launch.maps if each.map.pixels is not None] == [(5, 14, 14, 64)]
+    exact = case.expected(x, w)
+    for images in (5, 1, 3):
+        (found,) = model(x[:images])
+        assert not [str(report) for report in model.reports if report.findings]
+        # Sums of 576 terms in f32, rounded to 11 bits.
+        np.testing.assert_allclose(found, exact[:images], rtol=2**-10, atol=2**-6)
 
 
 # Faults of a kernel, planted in its text.
