@@ -24,6 +24,15 @@ REJECTED = {
         "%in = arith.cmpi slt, %r, %c100 : index\n%v = loop.load %A[%r, %c] where %in else %zero : memref<300x64xf16>",
         "elements are left out where",
     ),
+    "left out by data": (
+        "%v = loop.load %A[%r, %c] where %bit else %zero : memref<300x64xf16>",
+        "elements are left out by more than comparisons of indices",
+    ),
+    "left out by either of two": (
+        "%in = arith.cmpi slt, %r, %c100 : index\n%or = arith.ori %in, %p : i1\n"
+        "%v = loop.load %A[%r, %c] where %or else %zero : memref<300x64xf16>",
+        "elements are left out by more than comparisons of indices",
+    ),
     "scattered": (
         "%at = arith.muli %r, %c2 : index\n%v = loop.load %A[%at, %c] : memref<300x64xf16>",
         "dimension 0 of the tensor is indexed by",
@@ -38,7 +47,8 @@ REJECTED = {
 @pytest.mark.parametrize(("body", "message"), REJECTED.values(), ids=REJECTED)
 def test_rejections(body: str, message: str) -> None:
     text = f"""
-    loop.func @f(%A: memref<300x64xf16>, %B: memref<300x65xf16>, %C: memref<1xf16>) grid(%b in 3) threads(%t in 128) {{
+    loop.func @f(%A: memref<300x64xf16>, %B: memref<300x65xf16>, %bits: memref<1xi1>, %C: memref<1xf16>)
+        grid(%b in 3) threads(%t in 128) {{
       %tile = loop.alloc : {TILE}
       %full = loop.alloc : {BARRIER}
       %zero = arith.constant 0.0 : f16
@@ -46,6 +56,7 @@ def test_rejections(body: str, message: str) -> None:
       %c0 = arith.constant 0 : index
       %c2 = arith.constant 2 : index
       %c100 = arith.constant 100 : index
+      %bit = loop.load %bits[%c0] : memref<1xi1>
       %p = arith.cmpi slt, %t, %c100 : index
       hopper.bulk_copy to %tile[%c0, %c0, %c0] at %full[%c0] {{
       ^bb0(%r : index, %c : index):

@@ -413,6 +413,13 @@ def test_windows_that_copies_do_not_bring(name: str) -> None:
     assert says in found
 
 
+def test_narrow_results_say_that_tiles_are_wider() -> None:
+    """1 x 1 filters of 64 channels fill half of the narrowest tile: tiles are many, and no reason."""
+    anchor = anchor_of(square((32, 56, 56, 256), 64, 1, pad=0))
+    found = obstacles(anchor, HOPPER)["matmul_wgmma"]
+    assert found == "too much of its tiles of 128 x 128 would lie outside of the result"
+
+
 def test_padding_by_another_number_is_no_window_of_zeros() -> None:
     """Copies write 0: what another number pads is left to products of warps."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
@@ -127,16 +127,18 @@ def _windows_of(anchor: Operation, operand: SSAValue) -> Windows | str | None:
 def _is_inside(reader: IndexReader, read: AtOp, places: Sequence[Expr]) -> bool:
     """Whether an element is left out, and 0, for no other reason than that it lies outside of the tensor."""
     assert isinstance(read.source.type, TensorType) and read.predicate is not None
-    if not is_zero(read.otherwise):
+    if not is_zero(read.otherwise) or not compares_indices(read.predicate):
         return False
-    conditions = [read.predicate]
-    for each in conditions:
-        if isinstance(each.owner, arith.AndIOp):
-            conditions += each.owner.operands
-        elif not isinstance(each.owner, arith.CmpiOp):
-            return False
     inside = [*zip(read.source.type.get_shape(), places, strict=True)]
     return all(leaves_out_what_is_outside(each, inside) for each in comparisons_in(reader, read.predicate))
+
+
+def compares_indices(condition: SSAValue) -> bool:
+    """Whether a condition is comparisons of indices that must all hold, and nothing else."""
+    op = condition.owner
+    if isinstance(op, arith.AndIOp):
+        return all(map(compares_indices, op.operands))
+    return isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType)
 
 
 def leaves_out_what_is_outside(comparison: Comparison, dimensions: Iterable[tuple[int, Expr]]) -> bool:
@@ -166,4 +168,11 @@ def _moved(places: Sequence[Expr], argument: SSAValue) -> tuple[int, Expr] | Non
     return (found[0], start) if getattr(moved, "key", None) is argument else None
 
 
-__all__ = ["Windows", "contiguous_axis", "leaves_out_what_is_outside", "obstacle_to_windows", "windows_of"]
+__all__ = [
+    "Windows",
+    "compares_indices",
+    "contiguous_axis",
+    "leaves_out_what_is_outside",
+    "obstacle_to_windows",
+    "windows_of",
+]

@@ -54,7 +54,7 @@ from treadle.index.expr import Expr, const, floordiv, var
 from treadle.index.pixels import pixel_walk
 from treadle.index.reader import IndexReader, comparisons_in
 from treadle.passes.loop.kernels import kernels_of
-from treadle.schedules.boxes import leaves_out_what_is_outside
+from treadle.schedules.boxes import compares_indices, leaves_out_what_is_outside
 from treadle.target.tensor_map import SPANS
 
 ACCEPTED = "elements of one tensor, along its dimensions, and 0 beyond its ends"
@@ -368,6 +368,8 @@ class _Former:
         """Raises _NoBox for a predicate that is false inside of the tensor, of these extents at these places."""
         if access.predicate is None:
             return
+        if not compares_indices(access.predicate):
+            raise _NoBox("elements are left out by more than comparisons of indices")
         for each in comparisons_in(part.reader, access.predicate):
             if not leaves_out_what_is_outside(each, dimensions):
                 raise _NoBox(f"elements are left out where {each.difference} {each.kind} 0 is false")
