@@ -378,8 +378,8 @@ RESNET: dict[str, tuple[int, int, int, int, int, int]] = {
 }
 """Convolutions of ResNet-50 that read windows: pixels of a row, channels in and out, kernel, stride, padding."""
 CHOSEN: dict[int, Sequence[str]] = {
-    1: ["matmul_cluster"] * 10,
-    8: [*["matmul_wgmma"] * 3, *["matmul_cluster"] * 2, *["matmul_mma"] * 2, *["matmul_wgmma"] * 3],
+    1: ["matmul_mma", *["matmul_cluster"] * 6, "matmul_mma", "matmul_mma", "matmul_cluster"],
+    8: [*["matmul_wgmma"] * 3, *["matmul_mma"] * 4, *["matmul_wgmma"] * 3],
     32: ["matmul_wgmma"] * 10,
 }
 """By the batch, which template is predicted to be the fastest."""
@@ -438,10 +438,10 @@ def test_padding_by_another_number_is_no_window_of_zeros() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "name", "said"), [(1, "matmul_cluster", "47 of the 53 are"), (32, "matmul_wgmma", "47 are")]
+    ("batch", "name", "said"), [(1, "matmul_cluster", "42 of the 53 are"), (32, "matmul_wgmma", "47 are")]
 )
 def test_all_convolutions_of_resnet(batch: int, name: str, said: str, tmp_path: Path) -> None:
-    """All but the first one, which reads 4 channels, and products that warps are predicted to end earlier."""
+    """All but the first one, which reads 4 channels, and those that products of warps are predicted to end earlier."""
     path = with_random_weights(require_model("light_resnet50").path(), tmp_path / "m.onnx")
     model = onnx.load(path)
     for each in (*model.graph.input, *model.graph.output):
@@ -456,6 +456,6 @@ def test_all_convolutions_of_resnet(batch: int, name: str, said: str, tmp_path: 
     lower(treadle_context(), module, HOPPER, to="schedule", options=CompileOptions(precision="f16"))
     decisions = (op.schedule for op in module.walk() if isinstance(op, FusedOp))
     chosen = Counter(each.template.data for each in decisions if isinstance(each, UseAttr))
-    assert chosen[name] == 47 and chosen["matmul_mma"] == 6
+    assert f"{chosen[name]} " in said and chosen["matmul_mma"] == 53 - chosen[name]
     document = " ".join((ROOT / "docs" / "kernels-of-models.md").read_text().split())
     assert f"{said} `{name}` for" in document

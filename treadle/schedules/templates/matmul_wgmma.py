@@ -45,7 +45,7 @@ _SMALLEST = min(_TILE_COST, key=prod)
 _RATE, _RATE_OF_MMA = 763e12, 370e12
 """Operations a second on an H100 at 4096^3: of this kernel, and of `matmul_mma`, which takes smaller products: of these
 the tiles are too few, and are not split along the terms."""
-_RATE_OF_MMA_ON_WINDOWS = 228e12
+RATE_OF_MMA_ON_WINDOWS = 228e12
 """The same of `matmul_mma` on windows over images, whose every copy has a place and a predicate of its own: 3 x 3 of 32
 images of 14 x 14 x 256 in 32.4 us; 112e12 of 8 of 56 x 56 x 64."""
 _SHARED = 227 * KIB
@@ -135,7 +135,7 @@ class MatmulWgmma(Template):
 
 def outpaces_mma(anchor: MatmulOp, target: Target) -> bool:
     """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
-    rate = _RATE_OF_MMA if _windows(anchor) is None else _RATE_OF_MMA_ON_WINDOWS
+    rate = _RATE_OF_MMA if _windows(anchor) is None else RATE_OF_MMA_ON_WINDOWS
     return _seconds(anchor, target) <= _operations(anchor) / rate
 
 
