@@ -63,12 +63,14 @@ class Case:
     """One group: its operators, given its inputs, the last one of which gives the result.
 
     dtype: NumPy's name of the inputs' type
+    after: the stage behind which the operators stand
     """
 
     name: str
     shapes: tuple[Shape, ...]
     operators: Operators
     dtype: str = "float32"
+    after: str | None = "graph"
 
     def module(self) -> ModuleOp:
         """The group as a program, fused but without a decision."""
@@ -80,7 +82,7 @@ class Case:
         block.add_op(ReturnOp(result))
         types = [arg.type for arg in block.args], [result.type]
         module = ModuleOp([FuncOp("main", types, Region(block))])
-        lower(treadle_context(), module, Target.parse("sm_80"), after="graph", to="fuse")
+        lower(treadle_context(), module, Target.parse("sm_80"), after=self.after, to="fuse")
         return module
 
     def text(self) -> str:

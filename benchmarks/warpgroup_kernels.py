@@ -15,7 +15,7 @@ from treadle.backends.cuda.compiler import Cubin, compile_cubin
 from treadle.backends.cuda.machine_code import Instruction, Sass
 from treadle.backends.cuda.printer import print_kernels
 from treadle.compiler.pipeline import lower
-from treadle.dialects.graph import AttentionOp, MatmulOp
+from treadle.dialects.graph import AttentionOp, ConvOp, MatmulOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice, UseAttr
 from treadle.passes.schedule.instance import anchor_of
@@ -167,6 +167,24 @@ def _clusters(m: int, k: int, n: int, by_hand: Step) -> Form:
     return Form(f"{m} x {k} x {n}", "matmul_cluster", _of_product(m, k, n), by_hand)
 
 
+def _of_convolution(name: str, image: Shape, channels: int, kernel: int, stride: int) -> Case:
+    """Of images and filters that have their channels last, as they have inside of a model."""
+
+    def operators(x: Sequence[SSAValue]) -> Sequence[Operation]:
+        first, filters = TransposeOp(x[0], [0, 3, 1, 2]), TransposeOp(x[1], [3, 2, 0, 1])
+        result = ConvOp(first.result, filters.result, [stride] * 2, [kernel // 2] * 4, [1, 1], 1)
+        return [first, filters, result, TransposeOp(result.result, [0, 2, 3, 1])]
+
+    return Case(name, (image, (kernel, kernel, image[-1], channels)), operators, "float16", after=None)
+
+
+def _convolution(template: str, image: Shape, channels: int, kernel: int, stride: int, by_hand: Step) -> Form:
+    count, *pixels, _ = image
+    name = f"{kernel} x {kernel}, {image[-1]} to {channels}, {count} x {pixels[0]} x {pixels[1]}"
+    name += f" by {stride}" if stride > 1 else ""
+    return Form(name, template, _of_convolution(name, image, channels, kernel, stride), by_hand)
+
+
 @cache
 def forms() -> Mapping[str, Form]:
     """The kernels, by name. Those by hand were compiled by nvcc 13.0, and their instructions counted likewise."""
@@ -189,5 +207,10 @@ def forms() -> Mapping[str, Form]:
         _clusters(128, 768, 768, Step(4, 33, 64)),
         _clusters(128, 768, 3072, Step(4, 33, 72)),
         _clusters(128, 3072, 768, Step(4, 33, 64)),
+        _convolution("matmul_cluster", (1, 14, 14, 256), 256, 3, 1, Step(4, 32, 64)),
+        _convolution("matmul_cluster", (1, 7, 7, 512), 512, 3, 1, Step(4, 32, 64)),
+        _convolution("matmul_wgmma", (32, 14, 14, 1024), 2048, 1, 2, Step(4, 37, 168)),
+        _convolution("matmul_wgmma", (128, 7, 7, 512), 512, 3, 1, Step(4, 37, 168)),
+        _convolution("matmul_wgmma", (128, 14, 14, 512), 512, 3, 2, Step(4, 37, 168)),
     )
     return {f"{form.template} {form.name}": form for form in listed}

@@ -15,8 +15,14 @@ ACC = f"memref<1x16x2xvector<2x2xf32>, {REGISTER}>"
 PARTS = f"memref<4x32x72xf32, {SHARED}>"
 MAP = "%map = hopper.tensor_map %A extents [100, 64] strides [128] box [64, 64] swizzle 128 : memref<100x64xf16>"
 
+WALK = (
+    "%map = hopper.tensor_map %images extents [2, 5, 6, 64] strides [3840, 768, 128] box [64, 64] "
+    "pixels [-1, -1] to [-2, -1] by [2, 1] swizzle 128 : memref<2x5x6x64xf16>"
+)
+
 ARGUMENTS = {
     "%A": "memref<100x64xf16>",
+    "%images": "memref<2x5x6x64xf16>",
     "%a": A,
     "%b": B,
     "%acc": ACC,
@@ -102,7 +108,40 @@ def test_copies() -> None:
     assert all(line in text for line in (MAP, load, store))
 
 
+def test_copies_of_pixels() -> None:
+    load = f"hopper.tensor_load %map[%i, %i, %i, %i] offset [%i, %i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}"
+    assert all(line in parsed(f"{WALK}\n{load}") for line in (WALK, load))
+
+
+PART = "hopper.bulk_copy to %a[%i, %i, %i] at %full[%i] from [{}] of [{}] {{"
+REGION = f"""
+^bb0(%r: index, %c: index):
+  %v = loop.load %A[%r, %c] : memref<100x64xf16>
+  hopper.yield %v : f16
+}} : {A}, {BARRIERS}"""
+
+
+def test_copies_of_parts() -> None:
+    line = PART.format("%i, %i", "100, 64")
+    assert line in parsed(line + REGION)
+
+
 REJECTED = {
+    PART.format("%i", "100") + REGION: "a part from 1 indices of 1 extents",
+    PART.format("%i, %i", "100") + REGION: "a part from 2 indices of 1 extents",
+    PART.format("%i, %i", "100, 0") + REGION: r"a part of [100, 0], expected extents of 1 or more",
+    WALK.replace("by [2, 1] ", ""): "2 and 2 corners and 0 steps",
+    WALK.replace("by [2, 1]", "by [2, 9]"): "a step of 9; accepted: 1 to 8",
+    f"{WALK}\nhopper.tensor_load %map[%i, %i, %i, %i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}": (
+        "a map of pixels with 0 offsets"
+    ),
+    f"{WALK}\nhopper.tensor_load %map[%i, %i, %i, %i] offset [%i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}": (
+        "a map of pixels with 1 offsets"
+    ),
+    f"{MAP}\nhopper.tensor_load %map[%i, %i] offset [%i] to %a[%i, %i, %i] at %full[%i] : {A}, {BARRIERS}": (
+        "a map of a box with 1 offsets"
+    ),
+    f"{WALK}\nhopper.tensor_store %a[%i, %i, %i] to %map[%i, %i, %i, %i] : {A}": "a map of pixels with 0 offsets",
     f"hopper.mbarrier_init %full[%i], 0 : {BARRIERS}": "0 arrivals, expected 1 to 1048575",
     f"hopper.mbarrier_init %small[%i], 1 : {ARGUMENTS['%small']}": "needs 2 indices, got 1",
     f"hopper.mbarrier_arrive %full[%i] expect 1048576 : {BARRIERS}": "1048576 bytes, expected 1 to 1048575",

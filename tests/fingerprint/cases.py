@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from tests.frontends.onnx.node_cases import SUPPORTED, data_of, thinned
-from tests.helpers.onnx_models import encoder_layer
+from tests.helpers.onnx_models import convolutions, encoder_layer
 from tests.models.catalog import MODELS
 from tests.models.ranges import QUICK
 from tests.models.shortened import REPEATED, shortened
@@ -19,7 +19,7 @@ from treadle.target.options import Precision
 
 _EVERYWHERE = ("avx512", "avx2", "sse2", "neon", "sm_80", "sm_90")
 _WARPGROUPS = "sm_90a"
-"""Differs from sm_90 in products and attention of 16 bits alone."""
+"""Differs from sm_90 in products, convolutions and attention of 16 bits alone."""
 TARGETS = (*_EVERYWHERE, _WARPGROUPS)
 
 _NARROW = ("minilm", "mtcnn_pnet", "mtcnn_onet", "light_squeezenet")
@@ -58,6 +58,12 @@ def all_cases() -> Mapping[str, Case]:
         Case(f"encoder layer {batch} x {words}", partial(_layer, batch, words), targets=("sm_80", "sm_90", _WARPGROUPS))
         for batch, words in ((8, 512), (1, 128))
     ]
+    layers += [
+        Case(
+            f"convolutions of {images} images", partial(_convolutions, images), targets=("sm_80", "sm_90", _WARPGROUPS)
+        )
+        for images in (1, 32)
+    ]
     return {case.name: case for case in (*catalog, *narrow, *ranged, *layers, *graphs)}
 
 
@@ -75,6 +81,10 @@ def _whole(name: str, folder: Path) -> Path:
 
 def _layer(batch: int, words: int, folder: Path) -> Path:
     return encoder_layer(folder / "layer.onnx", batch, words)
+
+
+def _convolutions(images: int, folder: Path) -> Path:
+    return convolutions(folder / "convolutions.onnx", images)
 
 
 def _node(number: int, folder: Path) -> ModelProto:

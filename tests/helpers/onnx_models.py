@@ -36,6 +36,23 @@ def value(name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT)
     return helper.make_tensor_value_info(name, dtype, list(shape))
 
 
+def convolutions(path: Path, images: int) -> Path:
+    """1 x 1, 3 x 3 and 3 x 3 with stride 2, with relu, of images of 14 x 14 pixels with 256 channels, in f16."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[TensorProto] = []
+    x = "x"
+    for n, (kernel, stride) in enumerate([(1, 1), (3, 1), (3, 2)]):
+        w = rng.standard_normal((256, 256, kernel, kernel)) / (16 * kernel)
+        weights.append(numpy_helper.from_array(w.astype(np.float16), f"w{n}"))
+        pads, strides = [kernel // 2] * 4, [stride] * 2
+        nodes.append(helper.make_node("Conv", [x, f"w{n}"], [f"c{n}"], f"conv{n}", pads=pads, strides=strides))
+        nodes.append(helper.make_node("Relu", [f"c{n}"], [f"r{n}"], f"relu{n}"))
+        x = f"r{n}"
+    ends = (value(name, (images, 256, size, size), TensorProto.FLOAT16) for name, size in (("x", 14), (x, 7)))
+    return save_model(path, nodes, [next(ends)], [next(ends)], weights)
+
+
 def two_products(path: Path, a: NDArray[np.float32], b: NDArray[np.float32], first: str) -> Path:
     """softmax(relu(x a) b + x), over any number of rows, whose first node has a name of its own."""
     nodes = [

@@ -16,7 +16,7 @@ from treadle.shapes.dim import Dim
 from treadle.shapes.dynamic import DynamicCalls
 from treadle.shapes.states import State
 from treadle.support.lazy import lazy_module
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 if TYPE_CHECKING:
     import ml_dtypes
@@ -64,6 +64,10 @@ class Fields:
         """A list of such numbers."""
         return tuple(self._natural(key, each, limit) for each in self._list(key, self._value(key)))
 
+    def integers(self, key: str, limit: int) -> tuple[int, ...]:
+        """A list of whole numbers from `-limit` to `limit`."""
+        return tuple(self._integer(key, each, limit) for each in self._entries(key))
+
     def texts(self, key: str) -> dict[str, str]:
         """An object of strings."""
         value = self._value(key)
@@ -84,6 +88,10 @@ class Fields:
     def object(self, key: str) -> Fields:
         """An object."""
         return Fields(self._value(key), self._path(key), self.where, self.unchanged)
+
+    def has(self, key: str) -> bool:
+        """Whether the value is anything but null."""
+        return self._value(key) is not None
 
     def pairs(self, key: str, choices: Sequence[Choice], limit: int) -> tuple[tuple[Choice, int], ...]:
         """A list of pairs: one of some strings, and a whole number from 0 to `limit`."""
@@ -135,6 +143,11 @@ class Fields:
             raise self._mistyped(key, value, f"a whole number from 0 to {limit}")
         return value
 
+    def _integer(self, key: str, value: object, limit: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value <= limit:
+            raise self._mistyped(key, value, f"a whole number from {-limit} to {limit}")
+        return value
+
     def _mistyped(self, key: str, value: object, accepted: str) -> TreadleError:
         shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
         return self.error(key, f"is {shown[:80]}", accepted)
@@ -143,7 +156,7 @@ class Fields:
         return f"{self.path}.{key}" if self.path else key
 
 
-FORMAT = 12
+FORMAT = 13
 MANIFEST = "manifest.json"
 WROTE_IT = "a folder that `treadle compile` or CompiledModel.save wrote, unchanged"
 """What messages about a damaged artifact say is accepted."""
@@ -425,10 +438,16 @@ def _buffer_map(fields: Fields, arguments: int) -> BufferMap:
     map = fields.object("map")
     extents, strides, box = (map.naturals(key, _MAX_BYTES) for key in ("extents", "strides", "box"))
     try:
-        made = TensorMap(map.text("element"), extents, strides, box, map.natural("swizzle", _MAX_GRID))
+        pixels = _pixel_box(map.object("pixels")) if map.has("pixels") else None
+        made = TensorMap(map.text("element"), extents, strides, box, map.natural("swizzle", _MAX_GRID), pixels)
     except TreadleError as error:
         raise fields.error("map", f"is no tensor map: {error.message}", str(error.accepted)) from error
     return BufferMap(fields.natural("argument", arguments - 1), made)
+
+
+def _pixel_box(fields: Fields) -> PixelBox:
+    lower, upper, steps = (fields.integers(key, _MAX_GRID) for key in ("lower", "upper", "steps"))
+    return PixelBox(lower, upper, steps)
 
 
 def _dispatch(fields: Fields) -> Dispatch:

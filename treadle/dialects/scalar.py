@@ -105,6 +105,17 @@ def is_unsigned(type: Attribute) -> bool:
     return isinstance(type, IntegerType) and type.signedness.data is Signedness.UNSIGNED
 
 
+def is_zero(value: SSAValue | None) -> bool:
+    """Whether a value, or none, is 0 and not -0: what copies write beyond a tensor."""
+    if value is None:
+        return True
+    op = value.owner
+    if not isinstance(op, arith.ConstantOp) or not isinstance(op.value, FloatAttr | IntegerAttr):
+        return False
+    number = op.value.value.data
+    return number == 0 and pymath.copysign(1.0, number) > 0
+
+
 def number_op(value: float, type: Attribute) -> arith.ConstantOp:
     """The operation that gives a number of a scalar type."""
     if isinstance(type, IntegerType | IndexType):

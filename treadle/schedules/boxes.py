@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Operation, SSAValue
 
 from treadle.dialects.graph import AtOp, ComputeOp
 from treadle.dialects.graph import YieldOp as GraphYieldOp
 from treadle.dialects.graph.dtypes import byte_width
-from treadle.index.algebra import depends_on
+from treadle.dialects.scalar import is_zero
+from treadle.errors import TreadleError
+from treadle.index.algebra import Comparison, depends_on
 from treadle.index.contiguity import merged_dimensions
-from treadle.index.expr import Expr, const
-from treadle.index.reader import IndexReader
+from treadle.index.expr import Expr, const, var
+from treadle.index.pixels import pixel_walk
+from treadle.index.reader import IndexReader, comparisons_in
 from treadle.target.tensor_map import ALIGNMENT, MOST_DIMENSIONS
 
 
@@ -57,6 +62,94 @@ def contiguous_axis(anchor: Operation, operand: SSAValue, whole: int | None = No
     return axis
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The terms of a convolution as a product: those of `taps` positions in a window, of `channels` each."""
+
+    taps: int
+    channels: int
+
+
+def windows_of(anchor: Operation, operand: SSAValue) -> Windows | None:
+    """The terms of an operand `[pixels, terms]` that the group makes of images `[N, spatial..., C]`: its rows are their
+    pixels in order, some steps apart, each moved by the position in a window. None where copies of pixels cannot bring
+    it."""
+    found = _windows_of(anchor, operand)
+    return found if isinstance(found, Windows) else None
+
+
+def obstacle_to_windows(anchor: Operation, operand: SSAValue) -> str | None:
+    """Why copies of pixels cannot bring an operand that the group makes of images; None where they can, and for other
+    operands."""
+    found = _windows_of(anchor, operand)
+    return found if isinstance(found, str) else None
+
+
+def _windows_of(anchor: Operation, operand: SSAValue) -> Windows | str | None:
+    """What the terms are, or why there are no copies of them; None for what is no window over images."""
+    producer = operand.owner
+    if not isinstance(producer, ComputeOp) or producer.parent_op() is not anchor.parent_op():
+        return None
+    *_, end = producer.body.block.ops
+    assert isinstance(end, GraphYieldOp) and isinstance(operand.type, TensorType)
+    read, shape = end.value.owner, operand.type.get_shape()
+    if len(shape) != 2 or not isinstance(read, AtOp) or isinstance(read.source.owner, ComputeOp):
+        return None
+    assert isinstance(read.source.type, TensorType)
+    extents = read.source.type.get_shape()
+    channels = extents[-1]
+    if shape[1] % channels:
+        return None
+    taps = shape[1] // channels
+    row, channel, tap = var("row", 0, shape[0] - 1), var("channel", 0, channels - 1), const(0)
+    if taps > 1:
+        tap = var("tap", 0, taps - 1)
+    reader = IndexReader(dict(zip(producer.body.block.args, (row, tap * channels + channel), strict=True)))
+    places = [reader.read(index) for index in read.indices]
+    walk = pixel_walk(places[:-1], row)
+    if walk is None or places[-1] != channel or any(depends_on(start, "channel") for start in walk.starts):
+        return None
+    if read.predicate is not None and not _is_inside(reader, read, places):
+        return None
+    of_pixel = channels * byte_width(read.source.type.get_element_type())
+    if of_pixel % ALIGNMENT:
+        return f"a pixel has {of_pixel} bytes, and copies begin at multiples of {ALIGNMENT}"
+    pixels = walk.box(extents, shape[0])
+    if pixels is None:
+        return "its windows reach further than copies of pixels do"
+    try:
+        pixels.check(extents[1:-1])
+    except TreadleError as error:
+        return f"copies of pixels do not take {error.message}"
+    return Windows(taps, channels)
+
+
+def _is_inside(reader: IndexReader, read: AtOp, places: Sequence[Expr]) -> bool:
+    """Whether an element is left out, and 0, for no other reason than that it lies outside of the tensor."""
+    assert isinstance(read.source.type, TensorType) and read.predicate is not None
+    if not is_zero(read.otherwise) or not compares_indices(read.predicate):
+        return False
+    inside = [*zip(read.source.type.get_shape(), places, strict=True)]
+    return all(leaves_out_what_is_outside(each, inside) for each in comparisons_in(reader, read.predicate))
+
+
+def compares_indices(condition: SSAValue) -> bool:
+    """Whether a condition is comparisons of indices that must all hold, and nothing else."""
+    op = condition.owner
+    if isinstance(op, arith.AndIOp):
+        return all(map(compares_indices, op.operands))
+    return isinstance(op, arith.CmpiOp) and isinstance(op.lhs.type, IndexType)
+
+
+def leaves_out_what_is_outside(comparison: Comparison, dimensions: Iterable[tuple[int, Expr]]) -> bool:
+    """Whether a comparison is false for nothing but elements outside of a tensor of some extents, at some places."""
+    kind, difference = comparison.kind, comparison.difference
+    if kind == "slt":
+        return any(difference == place - extent for extent, place in dimensions) or comparison.truth() is True
+    is_start = kind == "sge" and any(difference == place for _, place in dimensions)
+    return is_start or comparison.truth() is True
+
+
 def _only_read(producer: ComputeOp) -> AtOp | None:
     """The one element that a definition yields, which may have other indices; None for a definition that does more."""
     *_, end = producer.body.block.ops
@@ -75,4 +168,11 @@ def _moved(places: Sequence[Expr], argument: SSAValue) -> tuple[int, Expr] | Non
     return (found[0], start) if getattr(moved, "key", None) is argument else None
 
 
-__all__ = ["contiguous_axis"]
+__all__ = [
+    "Windows",
+    "compares_indices",
+    "contiguous_axis",
+    "leaves_out_what_is_outside",
+    "obstacle_to_windows",
+    "windows_of",
+]

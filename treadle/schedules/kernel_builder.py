@@ -523,11 +523,11 @@ class KernelBuilder(DefinitionBuilder):
         barrier: tuple[SSAValue, IndexLike],
         extents: Sequence[int],
         value: Callable[[Sequence[Index]], Scalar],
+        part: tuple[Sequence[SSAValue], Sequence[int]] | None = None,
     ) -> None:
-        """A copy by one thread of as many elements as `extents` say to a tile's last dimensions; `value` gives an
-        element. It completes at the barrier: see `hopper.bulk_copy`."""
-        place = barrier[0], self._ssa(barrier[1])
-        op = BulkCopyOp(tile[0], self._all_ssa(tile[1]), *place, len(extents))
+        """A copy by one thread of as many elements as `extents` say, in a part of a matrix if one is given, to a tile's
+        last dimensions; `value` gives an element. It completes at the barrier: see `hopper.bulk_copy`."""
+        op = BulkCopyOp(tile[0], self._all_ssa(tile[1]), barrier[0], self._ssa(barrier[1]), len(extents), part)
         for argument, name in zip(op.body.block.args, "rc"[-len(extents) :], strict=True):
             argument.name_hint = name
         self._builder.insert(op)

@@ -10,9 +10,9 @@ Warpgroup Level Matrix Multiply-Accumulate Instructions".
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 from xdsl.dialects.builtin import VectorType, i1
@@ -105,6 +105,16 @@ class Operand:
         """Where a product begins that reads from a row or column, a multiple of 64, and a term on."""
         row = self.tile.row
         return [stage, term // row, own, term % row] if self.tile.along_k else [stage, own // row, term, 0]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand of a convolution, of which a step brings channels of one position in the window, from one on: beyond
+    its own rows, or columns, and beyond the channels there are zeros."""
+
+    rows: int
+    channel: Index
+    channels: int
 
 
 @dataclass(frozen=True)
@@ -214,18 +224,41 @@ class WarpgroupBuilder:
             with b.when(tile < total if total % blocks else None):
                 yield n, tile
 
-    def copy(self, source: Region, target: Operand, stage: Index, pipe: Pipe) -> None:
+    def copy(self, source: Region, target: Operand, stage: Index, pipe: Pipe, matrix: Matrix | None = None) -> None:
         """Starts copies of a step's part of an operand, whose rows are the operand's own, to a stage."""
         b, tile, barrier = self.b, target.tile, (pipe.full, stage)
         parts, rows, row = tile.shape
-        for part in range(parts):
-            place = [stage, b.index(part), b.index(0), b.index(0)]
+        for number in range(parts):
+            place = [stage, b.index(number), b.index(0), b.index(0)]
+            first = number * row
+            if matrix is None:
+                b.bulk_copy((target.buffer, place), barrier, (rows, row), _elements(source, tile, first))
+                continue
+            assert first == 0 or not tile.along_k, "a step has one row of channels"
+            here = _below(source, first)
+            own = here.first[1 if here.is_transposed else 0]
+            origin, ends = [own.value, matrix.channel.value], [matrix.rows, matrix.channels]
+            order = slice(None) if tile.along_k else slice(None, None, -1)
+            part = origin[order], ends[order]
+            b.bulk_copy((target.buffer, place), barrier, (rows, row), _elements(here, tile, 0), part)
 
-            def element(at: Sequence[Index], first: int = part * row) -> Scalar:
-                along_row = at[1] + first
-                return source.load(at[0], along_row) if tile.along_k else source.load(along_row, at[0])
 
-            b.bulk_copy((target.buffer, place), barrier, (rows, row), element)
+def _below(source: Region, rows: int) -> Region:
+    """A region from so many of its rows on."""
+    row, column = source.first
+    if rows == 0:
+        return source
+    return replace(source, first=(row, column + rows) if source.is_transposed else (row + rows, column))
+
+
+def _elements(source: Region, tile: OperandTile, first: int) -> Callable[[Sequence[Index]], Scalar]:
+    """Those of a part of a tile whose rows begin at an element of the tile's."""
+
+    def element(at: Sequence[Index]) -> Scalar:
+        along_row = at[1] + first
+        return source.load(at[0], along_row) if tile.along_k else source.load(along_row, at[0])
+
+    return element
 
 
 class Consumer(TileBuilder):

@@ -1,9 +1,10 @@
-"""Tensor maps: how a copy of a box sees a tensor in global memory, and what the hardware accepts."""
+"""Tensor maps: how a copy of a box, or of pixels of images, sees a tensor in global memory, and what the hardware
+accepts."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -24,15 +25,21 @@ _OF_MATRICES = {0: 0, 128: 1, 64: 2, 32: 3}
 """By span: the swizzle as matrix descriptors, and the emulator, number it; CUtensorMapSwizzle has another order."""
 MOST_DIMENSIONS, _MOST_OF_BOX = 5, 256
 _MOST_EXTENT, _MOST_STRIDE = 1 << 32, 1 << 40
+_MOST_PIXELS, _MOST_STEP = 1024, 8
+_CORNER_BITS: Mapping[int, int] = {3: 16, 4: 8, 5: 5}
+"""By the dimensions of images: the bits of a corner along a spatial dimension, and of an offset, which has no sign."""
 _MADE = 0xA7
-_FIELDS = struct.Struct("<QBBBBI5Q4Q5I20x")
+_FIELDS = struct.Struct("<QBBBBI5Q4Q5I3h3h3B5x")
 """TensorMap of the emulator's runtime/hopper.h, which knows by `_MADE` that it is one."""
 
 
 @dataclass(frozen=True)
 class EncodedMap:
     """What cuTensorMapEncodeTiled takes besides an address: innermost dimension first, strides in bytes and without
-    the innermost one."""
+    the innermost one; of a map of pixels what cuTensorMapEncodeIm2col takes, where the box is channels and pixels.
+
+    lower, upper: corners along the spatial dimensions of a map of pixels
+    """
 
     data_type: int
     rank: int
@@ -41,6 +48,59 @@ class EncodedMap:
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
     swizzle: int
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PixelBox:
+    """The pixels of images that copies walk over, along each spatial dimension, the outermost first: from `lower` to
+    the image's end moved by `upper`, not included, `steps` apart. A copy adds offsets, from 0 on, to each of them; what
+    then lies outside of the image is 0.
+
+    Of a convolution they are the first pixels of windows: `lower` is minus the padding before the image.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @staticmethod
+    def of(counts: Sequence[int], steps: Sequence[int], lower: Sequence[int], extents: Sequence[int]) -> PixelBox:
+        """That of so many pixels along each dimension of an image of some extents."""
+        ends = [low + (count - 1) * step + 1 for count, step, low in zip(counts, steps, lower, strict=True)]
+        upper = tuple(end - extent for end, extent in zip(ends, extents, strict=True))
+        return PixelBox(tuple(lower), upper, tuple(steps))
+
+    def counts(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """How many pixels a copy takes along each dimension of an image of some extents."""
+        each = zip(self.lower, self.upper, self.steps, extents, strict=True)
+        return tuple((extent + upper - lower - 1) // step + 1 for lower, upper, step, extent in each)
+
+    def check(self, extents: Sequence[int]) -> None:
+        """TreadleError unless copies can walk over images of such extents."""
+        spatial = len(extents)
+        if spatial + 2 not in _CORNER_BITS:
+            raise _error(f"images of {spatial} dimensions", "1 to 3")
+        if not len(self.lower) == len(self.upper) == len(self.steps) == spatial:
+            raise _error(
+                f"{len(self.lower)} and {len(self.upper)} corners and {len(self.steps)} steps", f"{spatial} of each"
+            )
+        half = 1 << (_CORNER_BITS[spatial + 2] - 1)
+        for corner in (*self.lower, *self.upper):
+            if not -half <= corner < half:
+                raise _error(f"a corner of {corner}", f"{-half} to {half - 1} for images of {spatial} dimensions")
+        for step in self.steps:
+            if not 1 <= step <= _MOST_STEP:
+                raise _error(f"a step of {step}", f"1 to {_MOST_STEP}")
+        for count in self.counts(extents):
+            if count < 1:
+                raise _error("corners with no pixel between them", "one or more")
+
+
+def most_offset(dimensions: int) -> int:
+    """That a copy may add along a spatial dimension of images with so many dimensions, batch and channels included."""
+    return (1 << _CORNER_BITS[dimensions]) - 1
 
 
 @dataclass(frozen=True)
@@ -49,9 +109,11 @@ class TensorMap:
 
     element: the name of the elements' type; strides: in bytes, of every dimension but the innermost, whose elements
     are neighbours; swizzle: the span in bytes by which rows are permuted in shared memory, 0 for none
+    pixels: of images `[N, spatial..., C]`, where a copy moves consecutive pixels of a walk over them; `box` is then
+    pixels and channels of each
 
-    Raises TreadleError for what cuTensorMapEncodeTiled does not take. Source: CUDA Driver API 13.0, "Tensor Map Object
-    Management".
+    Raises TreadleError for what cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col do not take. Source: CUDA Driver API
+    13.0, "Tensor Map Object Management"; PTX ISA 9.0, "Im2col mode".
     """
 
     element: str
@@ -59,25 +121,24 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    pixels: PixelBox | None = None
 
     def __post_init__(self) -> None:
-        rank = len(self.extents)
+        rank, of_box = len(self.extents), len(self.extents) if self.pixels is None else 2
         if self.element not in _DATA_TYPES:
             raise _error(f"elements of {self.element}", ", ".join(_DATA_TYPES))
         if not 1 <= rank <= MOST_DIMENSIONS:
             raise _error(f"{rank} dimensions", f"1 to {MOST_DIMENSIONS}")
-        if len(self.strides) != rank - 1 or len(self.box) != rank:
+        if len(self.strides) != rank - 1 or len(self.box) != of_box:
             message = f"{rank} extents, {len(self.strides)} strides and a box of {len(self.box)}"
-            raise _error(message, "a stride for each dimension but the innermost, and a box of as many as there are")
+            raise _error(message, f"a stride for each dimension but the innermost, and a box of {of_box}")
         for extent in self.extents:
             if not 1 <= extent <= _MOST_EXTENT:
                 raise _error(f"an extent of {extent}", "1 to 2^32")
         for stride in self.strides:
             if stride % ALIGNMENT or not 0 < stride < _MOST_STRIDE:
                 raise _error(f"a stride of {stride} bytes", f"multiples of {ALIGNMENT} below 2^40")
-        for extent in self.box:
-            if not 1 <= extent <= _MOST_OF_BOX:
-                raise _error(f"a box of {extent} elements along a dimension", f"1 to {_MOST_OF_BOX}")
+        self._check_box()
         row = self.box[-1] * self.element_bytes
         if row % ALIGNMENT:
             raise _error(f"rows of a box of {row} bytes", f"multiples of {ALIGNMENT}")
@@ -85,6 +146,15 @@ class TensorMap:
             raise _error(f"a swizzle of {self.swizzle} bytes", ", ".join(map(str, SPANS)))
         if self.swizzle and row > self.swizzle:
             raise _error(f"rows of {row} bytes swizzled by {self.swizzle}", "rows of at most the span")
+
+    def _check_box(self) -> None:
+        most = [_MOST_OF_BOX] * len(self.box)
+        if self.pixels is not None:
+            most[0] = _MOST_PIXELS
+            self.pixels.check(self.extents[1:-1])
+        for extent, limit in zip(self.box, most, strict=True):
+            if not 1 <= extent <= limit:
+                raise _error(f"a box of {extent} elements along a dimension", f"1 to {limit}")
 
     @property
     def element_bytes(self) -> int:
@@ -103,15 +173,19 @@ class TensorMap:
         return moved + self.extents[-1] * self.element_bytes
 
     def encoded(self) -> EncodedMap:
-        """The map as cuTensorMapEncodeTiled takes it."""
+        """The map as the driver takes it."""
+        pixels = self.pixels
+        steps = (1,) * len(self.extents) if pixels is None else (1, *pixels.steps[::-1], 1)
         return EncodedMap(
             data_type=_DATA_TYPES[self.element][0],
             rank=len(self.extents),
             extents=self.extents[::-1],
             strides=self.strides[::-1],
             box=self.box[::-1],
-            element_strides=(1,) * len(self.extents),
+            element_strides=steps,
             swizzle=SPANS.index(self.swizzle),
+            lower=() if pixels is None else pixels.lower[::-1],
+            upper=() if pixels is None else pixels.upper[::-1],
         )
 
     def emulated(self, address: int) -> bytes:
@@ -120,13 +194,18 @@ class TensorMap:
         if address % ALIGNMENT:
             raise _error(f"the address {address:#x}", f"a multiple of {ALIGNMENT}")
         encoded = self.encoded()
+        # Steps of 0 say that it is no map of pixels.
+        steps = () if self.pixels is None else encoded.element_strides[1:-1]
         return _FIELDS.pack(
             address, self.element_bytes, encoded.rank, _OF_MATRICES[self.swizzle], _MADE, encoded.data_type,
             *_padded(encoded.extents, 5), *_padded(encoded.strides, 4), *_padded(encoded.box, 5),
+            *_padded(encoded.lower, 3), *_padded(encoded.upper, 3), *_padded(steps, 3),
         )  # fmt: skip
 
     def __str__(self) -> str:
         inside = f"{list(self.extents)} strides {list(self.strides)} box {list(self.box)} swizzle {self.swizzle}"
+        if self.pixels is not None:
+            inside += f" pixels {list(self.pixels.lower)} to {list(self.pixels.upper)} by {list(self.pixels.steps)}"
         return f"{self.element}{inside}"
 
 

@@ -112,6 +112,9 @@ class HopperLanguage:
             case hopper.TensorLoadOp():
                 tile, barrier = self._at(op.buffer, op.indices, values), self._at(op.barrier, [op.place], values)
                 place = _coordinates(op.coordinates, values)
+                if op.offsets:
+                    moved = _coordinates(op.offsets, values)
+                    return f"treadle_tensor_load_pixels({tile}, {values.at(op.map)}, {barrier}, {place}, {moved});"
                 return f"treadle_tensor_load({tile}, {values.at(op.map)}, {barrier}, {place});"
             case hopper.TensorStoreOp():
                 tile, place = self._at(op.buffer, op.indices, values), _coordinates(op.coordinates, values)

@@ -305,13 +305,18 @@ def encode(map: EncodedMap, base: int, target: int) -> None:
     TreadleError where the driver has no tensor maps, or does not take this one.
     """
     doing = "encoding a tensor map"
-    words, long = ctypes.c_uint32 * map.rank, ctypes.c_uint64
+    word, long = ctypes.c_uint32, ctypes.c_uint64
+    tensor = (
+        handle(target), map.data_type, word(map.rank), handle(base), (long * map.rank)(*map.extents),
+        (long * max(1, map.rank - 1))(*map.strides),
+    )  # fmt: skip
+    rest = (word * map.rank)(*map.element_strides), _NO_INTERLEAVE, map.swizzle, _PROMOTED_TO_256, _ZEROS
     try:
-        call(
-            doing, "cuTensorMapEncodeTiled", handle(target), map.data_type, ctypes.c_uint32(map.rank), handle(base),
-            (long * map.rank)(*map.extents), (long * max(1, map.rank - 1))(*map.strides), words(*map.box),
-            words(*map.element_strides), _NO_INTERLEAVE, map.swizzle, _PROMOTED_TO_256, _ZEROS,
-        )  # fmt: skip
+        if not map.lower:
+            call(doing, "cuTensorMapEncodeTiled", *tensor, (word * map.rank)(*map.box), *rest)
+            return
+        corners = ((ctypes.c_int * len(each))(*each) for each in (map.lower, map.upper))
+        call(doing, "cuTensorMapEncodeIm2col", *tensor, *corners, *(word(each) for each in map.box), *rest)
     except AttributeError as error:
         raise TreadleError("the NVIDIA driver makes no tensor maps", doing, "a driver for CUDA 12 or later") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import prod
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, UnitAttr, i64
@@ -49,7 +50,7 @@ from treadle.dialects.syntax import MEMREF
 from treadle.errors import TreadleError
 from treadle.index.expr import Range
 from treadle.index.reader import HasIndexRanges
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 index = IndexType()
 
@@ -83,7 +84,11 @@ class BulkCopyOp(IRDLOperation, HasIndexRanges):
     ```
     The region loads like any other code of a kernel, so that a prologue that only moves data is fused into it.
     `hopper-form-boxes` makes it a `hopper.tensor_load`, or rejects it where the values are no box of one tensor.
-    Rejected: a destination that is not shared, more arguments than it has dimensions, a value of another type.
+
+    `from [%row, %channel] of [392, 96]` in front of the region says of which part of a matrix the values are: where the
+    sum of an index and its argument is not below the extent, the value is 0 whatever the region says.
+    Rejected: a destination that is not shared, more arguments than it has dimensions, a value of another type; of a
+    part, another number of indices or extents than the region has arguments, an extent below 1.
     """
 
     name = "hopper.bulk_copy"
@@ -91,20 +96,37 @@ class BulkCopyOp(IRDLOperation, HasIndexRanges):
     indices = var_operand_def(IndexType)
     barrier = operand_def(MEMREF)
     place = operand_def(IndexType)
+    origin = var_operand_def(IndexType)
+    matrix = opt_prop_def(DenseArrayBase.constr(i64))
     body = region_def("single_block")
     traits = traits_def(RecursiveMemoryEffect(), OrdersMemory())
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
-        "`to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` $body attr-dict "
-        "`:` type($buffer) `,` type($barrier)"
+        "`to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` (`from` ` ` `[` $origin^ `]`)? (`of` $matrix^)? "
+        "$body attr-dict `:` type($buffer) `,` type($barrier)"
     )
 
     def __init__(
-        self, buffer: SSAValue, indices: Sequence[SSAValue], barrier: SSAValue, place: SSAValue, body: Region | int
+        self,
+        buffer: SSAValue,
+        indices: Sequence[SSAValue],
+        barrier: SSAValue,
+        place: SSAValue,
+        body: Region | int,
+        part: tuple[Sequence[SSAValue], Sequence[int]] | None = None,
     ):
-        """body: or the number of its arguments, of an empty block that is to be filled"""
+        """body: or the number of its arguments, of an empty block that is to be filled; part: of a matrix, the indices
+        that it begins at and the extents"""
         region = Region(Block(arg_types=[index] * body)) if isinstance(body, int) else body
-        super().__init__(operands=[buffer, indices, barrier, place], regions=[region])
+        matrix = None if part is None else DenseArrayBase.from_list(i64, part[1])
+        origin: Sequence[SSAValue] = () if part is None else part[0]
+        properties = {"matrix": matrix}
+        super().__init__(operands=[buffer, indices, barrier, place, origin], properties=properties, regions=[region])
+
+    @property
+    def part(self) -> list[tuple[SSAValue, int]]:
+        """Of a part of a matrix, the index that it begins at and the extent, for each argument; empty for others."""
+        return [] if self.matrix is None else [*zip(self.origin, self.matrix.get_values(), strict=True)]
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -130,6 +152,11 @@ class BulkCopyOp(IRDLOperation, HasIndexRanges):
         check_mbarrier(self.barrier)
         if not 1 <= len(self.body.block.args) <= type.get_num_dims():
             raise VerifyException(f"{len(self.body.block.args)} arguments of the region for a tile '{type}'")
+        matrix = () if self.matrix is None else self.matrix.get_values()
+        if len(matrix) != len(self.origin) or (matrix and len(matrix) != len(self.body.block.args)):
+            raise VerifyException(f"a part from {len(self.origin)} indices of {len(matrix)} extents")
+        if any(extent < 1 for extent in matrix):
+            raise VerifyException(f"a part of {list(matrix)}, expected extents of 1 or more")
         end = self.body.block.last_op
         given = [value.type for value in end.arguments] if isinstance(end, YieldOp) else []
         if given != [element_of(type)]:
@@ -202,7 +229,16 @@ class TensorMapOp(IRDLOperation):
     ```
 
     `swizzle` is the span in bytes, 0 for none, by which `loop.swizzle` permutes rows of so many bytes. The host makes
-    the map for each launch, and the kernel has it as an argument. Rejected: what a tensor map cannot say
+    the map for each launch, and the kernel has it as an argument.
+
+    A map of pixels sees images, `[N, spatial..., C]`, and its box is pixels and channels of each: copies walk along the
+    innermost spatial dimension first, from `lower` to the image's end moved by `upper`, not included, in `steps`, and
+    on to the next image. Those of a convolution of 3 x 3 with stride 2 and padding 1:
+    ```mlir
+    %map = hopper.tensor_map %x extents [8, 56, 56, 128] strides [802816, 14336, 256] box [128, 64]
+      pixels [-1, -1] to [-2, -2] by [2, 2] swizzle 128 : memref<8x56x56x128xf16>
+    ```
+    Rejected: what a tensor map cannot say
     (`treadle.target.tensor_map`), one that reaches beyond the buffer, and a buffer that is not in global memory.
     """
 
@@ -212,13 +248,17 @@ class TensorMapOp(IRDLOperation):
     extents = prop_def(DenseArrayBase.constr(i64))
     strides = prop_def(DenseArrayBase.constr(i64))
     box = prop_def(DenseArrayBase.constr(i64))
+    lower = opt_prop_def(DenseArrayBase.constr(i64))
+    upper = opt_prop_def(DenseArrayBase.constr(i64))
+    steps = opt_prop_def(DenseArrayBase.constr(i64))
     swizzle = prop_def(IntegerAttr.constr(i64))
     result = result_def(base(TensorMapType))
 
     irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure())
     assembly_format = (
-        "$buffer `extents` $extents `strides` $strides `box` $box `swizzle` $swizzle attr-dict `:` type($buffer)"
+        "$buffer `extents` $extents `strides` $strides `box` $box (`pixels` $lower^)? (`to` $upper^)? (`by` $steps^)? "
+        "`swizzle` $swizzle attr-dict `:` type($buffer)"
     )
 
     def __init__(self, buffer: SSAValue, map: TensorMap):
@@ -228,6 +268,9 @@ class TensorMapOp(IRDLOperation):
             "box": DenseArrayBase.from_list(i64, map.box),
             "swizzle": IntegerAttr(map.swizzle, i64),
         }
+        if map.pixels is not None:
+            for name, values in asdict(map.pixels).items():
+                properties[name] = DenseArrayBase.from_list(i64, values)
         super().__init__(operands=[buffer], properties=properties, result_types=[TensorMapType()])
 
     @property
@@ -239,7 +282,13 @@ class TensorMapOp(IRDLOperation):
             tuple(self.strides.get_values()),
             tuple(self.box.get_values()),
             number_of(self.swizzle),
+            self._pixels,
         )
+
+    @property
+    def _pixels(self) -> PixelBox | None:
+        given = [() if each is None else tuple(each.get_values()) for each in (self.lower, self.upper, self.steps)]
+        return PixelBox(*given) if any(given) else None
 
     def verify_(self) -> None:
         type = memref_type(self.buffer)
@@ -261,7 +310,7 @@ def _elements(map: SSAValue) -> int:
     return prod(made.map.box)
 
 
-def _check_box(map: SSAValue, coordinates: int, buffer: SSAValue, indices: int) -> None:
+def _check_box(map: SSAValue, coordinates: int, buffer: SSAValue, indices: int, offsets: int = 0) -> None:
     """VerifyException unless a tile has room for the map's box, where it is known."""
     type = check_shared(buffer, indices)
     made = map.owner
@@ -270,6 +319,9 @@ def _check_box(map: SSAValue, coordinates: int, buffer: SSAValue, indices: int) 
     known = made.map
     if len(known.extents) != coordinates:
         raise VerifyException(f"a map of {len(known.extents)} dimensions with {coordinates} coordinates")
+    expected = 0 if known.pixels is None else len(known.pixels.steps)
+    if offsets != expected:
+        raise VerifyException(f"a map of {'a box' if known.pixels is None else 'pixels'} with {offsets} offsets")
     if str(element_of(type)) != known.element:
         raise VerifyException(f"a copy between elements of {known.element} and '{type}'")
     if prod(known.box) > prod(type.get_shape()):
@@ -302,14 +354,22 @@ class TensorLoadOp(IRDLOperation):
       : memref<4x128x64xf16, #loop.space<shared>>, memref<4x!hopper.mbarrier, #loop.space<shared>>
     ```
 
+    By a map of pixels it copies pixels in the order of the map's walk, from the one at some coordinates on, each moved
+    by offsets along the spatial dimensions, from 0 on; pixels moved out of their image, and those behind the last
+    image, become 0:
+    ```mlir
+    hopper.tensor_load %map[%n, %h, %w, %channel] offset [%r, %s] to %tile[%stage, %c0, %c0] at %full[%stage] : ...
+    ```
+
     Rejected: a tile that is not shared, of other elements than the tensor, or smaller than the box; another number of
-    coordinates than the map has dimensions.
+    coordinates than the map has dimensions, or of offsets than it has steps.
     """
 
     name = "hopper.tensor_load"
 
     map = operand_def(base(TensorMapType))
     coordinates = var_operand_def(IndexType)
+    offsets = var_operand_def(IndexType)
     buffer = operand_def(MEMREF)
     indices = var_operand_def(IndexType)
     barrier = operand_def(MEMREF)
@@ -318,7 +378,8 @@ class TensorLoadOp(IRDLOperation):
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(TensorEffect())
     assembly_format = (
-        "$map `[` $coordinates `]` `to` $buffer `[` $indices `]` `at` $barrier `[` $place `]` attr-dict `:` "
+        "$map `[` $coordinates `]` (`offset` ` ` `[` $offsets^ `]`)? `to` $buffer `[` $indices `]` `at` $barrier "
+        "`[` $place `]` attr-dict `:` "
         "type($buffer) `,` type($barrier)"
     )
 
@@ -330,8 +391,9 @@ class TensorLoadOp(IRDLOperation):
         indices: Sequence[SSAValue],
         barrier: SSAValue,
         place: SSAValue,
+        offsets: Sequence[SSAValue] = (),
     ):
-        super().__init__(operands=[map, coordinates, buffer, indices, barrier, place])
+        super().__init__(operands=[map, coordinates, offsets, buffer, indices, barrier, place])
 
     @property
     def elements(self) -> int:
@@ -339,7 +401,7 @@ class TensorLoadOp(IRDLOperation):
         return _elements(self.map)
 
     def verify_(self) -> None:
-        _check_box(self.map, len(self.coordinates), self.buffer, len(self.indices))
+        _check_box(self.map, len(self.coordinates), self.buffer, len(self.indices), len(self.offsets))
         check_mbarrier(self.barrier)
 
 

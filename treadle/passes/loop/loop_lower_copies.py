@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import copysign
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import (
-    FloatAttr,
     IndexType,
     IntegerAttr,
     ModuleOp,
@@ -22,6 +20,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from treadle.dialects.effects import is_pure
 from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.loop import AsyncCopyOp, CopyOp, LoadOp, SpaceAttr, StoreOp, YieldOp, type_of
+from treadle.dialects.scalar import is_zero
 from treadle.index.contiguity import Lanes
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import kernels_of
@@ -144,17 +143,6 @@ def _only_load(copy: CopyOp) -> LoadOp | None:
         return None
     others = [op for op in copy.body.block.ops if op is not load and not isinstance(op, YieldOp)]
     return load if all(map(is_pure, others)) else None
-
-
-def is_zero(value: SSAValue | None) -> bool:
-    """Whether a predicated load gives 0 otherwise, which is what copies write beyond a tensor."""
-    if value is None:
-        return True
-    op = value.owner
-    if not isinstance(op, arith.ConstantOp) or not isinstance(op.value, FloatAttr | IntegerAttr):
-        return False
-    number = op.value.value.data
-    return number == 0 and copysign(1.0, number) > 0
 
 
 def _group(load: LoadOp, elements: Elements) -> int:

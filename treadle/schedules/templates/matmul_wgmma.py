@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.linear import BF16
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import Choice
-from treadle.schedules.boxes import contiguous_axis
+from treadle.schedules.boxes import Windows, contiguous_axis, obstacle_to_windows, windows_of
 from treadle.schedules.kernel_builder import Index, kernel_builder
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.split_k import block_coordinates, outer_indices, tiles_of
@@ -26,6 +26,7 @@ from treadle.schedules.warpgroups import (
     SPAN,
     TERM_BYTES,
     WARPGROUP,
+    Matrix,
     Operand,
     OperandTile,
     Pipe,
@@ -40,9 +41,13 @@ _TILE_COST: Mapping[tuple[int, int], float] = {(128, 256): 1.0, (128, 192): 1.02
 Of kernels of this form on an H100 (operands and result f16, TFLOP/s): 4096^3 763, 673, 675, where the tiles fill 4, 6
 and 8 waves; 3072^3 531, 694, 616 in 3, 3 and 5 waves; 8192^3 720, 717, 615 in 16, 21 and 32.
 """
+_SMALLEST = min(_TILE_COST, key=prod)
 _RATE, _RATE_OF_MMA = 763e12, 370e12
 """Operations a second on an H100 at 4096^3: of this kernel, and of `matmul_mma`, which takes smaller products: of these
 the tiles are too few, and are not split along the terms."""
+RATE_OF_MMA_ON_WINDOWS = 228e12
+"""The same of `matmul_mma` on windows over images, whose every copy has a place and a predicate of its own: 3 x 3 of 32
+images of 14 x 14 x 256 in 32.4 us; 112e12 of 8 of 56 x 56 x 64."""
 _SHARED = 227 * KIB
 """Of a block, in bytes, on every device of compute capability 9.0."""
 OTHER_BYTES = 2048
@@ -90,7 +95,10 @@ class MatmulWgmma(Template):
             return without_warpgroups(target)
         why = refusal(anchor)
         if why is None and not self.has_default(anchor, target):
-            return f"its tiles are too few for {target.multiprocessors} multiprocessors"
+            tiles, multiprocessors = tiles_of(anchor, *_SMALLEST), target.multiprocessors
+            if tiles >= multiprocessors:
+                return f"too much of its tiles of {_SMALLEST[0]} x {_SMALLEST[1]} would lie outside of the result"
+            return f"its tiles are too few for {multiprocessors} multiprocessors"
         return why
 
     def has_default(self, anchor: Anchor, target: Target) -> bool:
@@ -127,7 +135,8 @@ class MatmulWgmma(Template):
 
 def outpaces_mma(anchor: MatmulOp, target: Target) -> bool:
     """Whether tiles fill the device well enough to be faster than products of warps, whose terms are split."""
-    return _seconds(anchor, target) <= _operations(anchor) / _RATE_OF_MMA
+    rate = _RATE_OF_MMA if _windows(anchor) is None else RATE_OF_MMA_ON_WINDOWS
+    return _seconds(anchor, target) <= _operations(anchor) / rate
 
 
 def _tile_costs(anchor: MatmulOp) -> Mapping[tuple[int, int], float]:
@@ -142,7 +151,12 @@ def _tile_costs(anchor: MatmulOp) -> Mapping[tuple[int, int], float]:
 def _seconds(anchor: MatmulOp, target: Target) -> float:
     """Of the tile whose waves take least, at the rate of 16 bits."""
     cost = min(_waves(anchor, tile, target) * weight for tile, weight in _tile_costs(anchor).items())
-    return cost * 2 * anchor.reduction_extent / (_RATE / target.multiprocessors)
+    windows = _windows(anchor)
+    terms = anchor.reduction_extent
+    if windows is not None:
+        tile = WgmmaTile.of(anchor, next(iter(_TILE_COST)), 1)
+        terms = tile.steps * tile.a.terms
+    return cost * 2 * terms / (_RATE / target.multiprocessors)
 
 
 def _operations(anchor: MatmulOp) -> int:
@@ -163,7 +177,10 @@ def refusal(anchor: MatmulOp) -> str | None:
     if anchor.sums is None and not isinstance(type, Float16Type | BFloat16Type):
         return f"its operands are {type}: f16, bf16, bytes and floats of 8 bits are multiplied so"
     for name, (operand, axis) in zip("AB", _along_k(anchor), strict=True):
-        found = contiguous_axis(anchor, operand)
+        found = _axis(anchor, operand)
+        why = obstacle_to_windows(anchor, operand) if found is None and operand is anchor.a else None
+        if why is not None:
+            return f"{name} is windows over images: {why}"
         if found is None:
             return f"{name} is computed by the group, or its rows begin at no multiples of 16 bytes"
         if anchor.sums is not None and found != axis:
@@ -178,6 +195,16 @@ def _terms_apart(anchor: MatmulOp) -> int:
     return SPAN if anchor.precision == BF16 else TERM_BYTES
 
 
+def _axis(anchor: MatmulOp, operand: SSAValue) -> int | None:
+    """The axis of an operand along which copies bring it, of windows that of their channels; None where none do."""
+    return -1 if operand is anchor.a and _windows(anchor) is not None else contiguous_axis(anchor, operand)
+
+
+def _windows(anchor: MatmulOp) -> Windows | None:
+    """The terms of a convolution, whose left operand comes by copies of pixels; None for other products."""
+    return windows_of(anchor, anchor.a) if contiguous_axis(anchor, anchor.a) is None else None
+
+
 def _along_k(anchor: MatmulOp) -> list[tuple[SSAValue, int]]:
     """Both operands, and the axis of their terms."""
     return [(anchor.a, -1), (anchor.b, -2)]
@@ -188,6 +215,8 @@ class WgmmaTile:
     """The extents that choices imply for an anchor.
 
     m, n: of the block's tile; a, b: how operands lie in a stage
+    windows: what the terms are; those of an ordinary product count as one position's channels
+    is_of_windows: whether it is a convolution's
     terms_apart: those whose sum tensor cores carry before it is added to others; 0 where that is all of them
     """
 
@@ -196,6 +225,8 @@ class WgmmaTile:
     stages: int
     a: OperandTile
     b: OperandTile
+    windows: Windows
+    is_of_windows: bool
     terms_apart: int = 0
 
     @staticmethod
@@ -205,10 +236,22 @@ class WgmmaTile:
         size = byte_width(anchor.a.type.get_element_type())
         terms = SPAN // size
         a, b = (
-            OperandTile(own, terms, size, contiguous_axis(anchor, operand) == axis)
+            OperandTile(own, terms, size, _axis(anchor, operand) == axis)
             for own, (operand, axis) in zip(block, _along_k(anchor), strict=True)
         )
-        return WgmmaTile(*block, stages, a, b, _terms_apart(anchor))
+        windows = _windows(anchor)
+        terms = windows or Windows(1, anchor.reduction_extent)
+        return WgmmaTile(*block, stages, a, b, terms, windows is not None, _terms_apart(anchor))
+
+    @property
+    def channel_steps(self) -> int:
+        """Steps of a position in the window."""
+        return ceil(self.windows.channels / self.a.terms)
+
+    @property
+    def steps(self) -> int:
+        """Along the terms."""
+        return self.windows.taps * self.channel_steps
 
     @property
     def accumulators(self) -> int:
@@ -252,6 +295,7 @@ class Factors:
     """Stages of both operands of a product in shared memory, and the pipe that fills them."""
 
     anchor: MatmulOp
+    tile: WgmmaTile
     w: WarpgroupBuilder
     a: Operand
     b: Operand
@@ -263,19 +307,34 @@ class Factors:
         types = [x.type for x in (anchor.a, anchor.b) if isinstance(x.type, TensorType)]
         a = w.operand("shared_a", tile.a, types[0].get_element_type(), tile.stages)
         b = w.operand("shared_b", tile.b, types[1].get_element_type(), tile.stages)
-        return Factors(anchor, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
+        return Factors(anchor, tile, w, a, b, w.pipe(tile.stages, tile.stage_bytes))
 
-    def bring(self, number: Index, step: Index, at: Place) -> None:
-        """The producer's: fills the stage of a step of the pipe by a tile's step along the terms."""
-        b, (m, n), k = self.w.b, self.anchor.shape[-2:], self.anchor.reduction_extent
+    def bring(self, number: Index, step: Index, at: Place, steps: int) -> None:
+        """The producer's: fills the stage of a step of the pipe by a tile's step along the terms, which is one of
+        `steps`: those behind the last term bring zeros."""
+        b, tile, (m, n), k = self.w.b, self.tile, self.anchor.shape[-2:], self.anchor.reduction_extent
         row, column, outer = at
-        of_a, of_b = self.a.tile, self.b.tile
+        of_a, of_b = tile.a, tile.b
         stage, term = self.pipe.acquire(number), step * of_a.terms
         left, right = (outer_indices(operand, outer) for operand in (self.anchor.a, self.anchor.b))
-        rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, of_a.terms), left)
-        columns = Region.of(b, b.inputs[1], (term, column), (k, n), (of_b.terms, of_b.own), right)
-        self.w.copy(rows, self.a, stage, self.pipe)
-        self.w.copy(columns.transposed, self.b, stage, self.pipe)
+        terms = of_a.terms * steps
+        rows = Region.of(b, b.inputs[0], (row, term), (m, k), (of_a.own, terms), left)
+        columns = Region.of(b, b.inputs[1], (term, column), (k, n), (terms, of_b.own), right)
+        matrices: tuple[Matrix | None, Matrix | None] = None, None
+        if tile.is_of_windows:
+            channels = tile.windows.channels
+            channel = step % tile.channel_steps * of_a.terms
+            if steps > tile.steps:
+                channel = (step < tile.steps).select(channel, b.index(channels))
+            term = step // tile.channel_steps * channels + channel
+            rows = replace(rows, first=(row, term), ends=(None, None))
+            columns = replace(columns, first=(term, column))
+            matrices = Matrix(m, channel, channels), None
+            if channels % of_a.terms:
+                columns = replace(columns, ends=(None, None))
+                matrices = matrices[0], Matrix(n, channel, channels)
+        self.w.copy(rows, self.a, stage, self.pipe, matrices[0])
+        self.w.copy(columns.transposed, self.b, stage, self.pipe, matrices[1])
 
 
 Place = tuple[Index, Index, Sequence[Index]]
@@ -298,14 +357,15 @@ def wgmma_kernel(anchor: MatmulOp, tile: WgmmaTile, group: int, blocks: int, nam
     b = kernel_builder(operands, anchor.type)
     w = WarpgroupBuilder(b, tile.consumers)
     (m, n), k = anchor.shape[-2:], anchor.reduction_extent
-    steps, total = ceil(k / tile.a.terms), tiles_of(anchor, tile.m, tile.n)
+    steps, total = tile.steps, tiles_of(anchor, tile.m, tile.n)
     blocks = min(blocks, total)
     factors = Factors.of(anchor, tile, w)
     pipe = factors.pipe
     with w.producer(), w.tiles(total, blocks) as (before, number):
         at = place_of(number, anchor, tile, group)
-        with b.loop("step", steps) as step:
-            factors.bring(before * steps + step, step, at)
+        # Of few steps with a quotient each, the producer's registers do not hold what all of them need.
+        with b.loop("step", steps, at_once=1 if tile.is_of_windows else None) as step:
+            factors.bring(before * steps + step, step, at, steps)
 
     with w.consumer() as consumer:
         c = consumer.sums("acc", i32 if anchor.is_of_bytes else f32, tile.m // tile.consumers, tile.n)

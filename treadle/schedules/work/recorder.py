@@ -225,8 +225,9 @@ class Recorder(ScalarRecorder):
         barrier: tuple[SSAValue, IndexLike],
         extents: Sequence[int],
         value: Callable[[Sequence[Index]], Scalar],
+        part: tuple[Sequence[SSAValue], Sequence[int]] | None = None,
     ) -> None:
-        del barrier
+        del barrier, part
         outer, self._here = self._here, []
         variables = [Variable(name, extent) for name, extent in zip("rc"[-len(extents) :], extents, strict=True)]
         value([Index(Value(_INDEX, each.position()), self) for each in variables])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tests.backends.cuda.conformance.hopper_case import HopperCase
 from tests.backends.cuda.conformance.hopper_layouts import SPANS, boxed, tile
 from tests.backends.cuda.conformance.hopper_products import PRODUCT_CASES
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 Array = NDArray[Any]
 
@@ -96,9 +97,50 @@ def _map(tensor: Array, box: Sequence[int], swizzle: int) -> TensorMap:
 
 def _load(tensor: Array, box: Sequence[int], at: Sequence[int], swizzle: int = 0) -> HopperCase:
     """A box of a tensor becomes a tile; coordinates are outermost first."""
-    made = tile(boxed(tensor, box, at), swizzle)
+    call = f"treadle_tensor_load(s_at, x_map, full_at, {_numbers(at)});"
+    return _brought(tensor, boxed(tensor, box, at), call, _map(tensor, box, swizzle), swizzle, f"UTMALDG.{len(box)}D")
+
+
+def _pixels(
+    images: Array,
+    walk: PixelBox,
+    first: int,
+    offsets: Sequence[int],
+    box: tuple[int, int],
+    channel: int = 0,
+    swizzle: int = 1,
+) -> HopperCase:
+    """Pixels of images `[N, spatial..., C]` from one of a walk on, and some channels of each, become a tile.
+
+    first: the number of the pixel in the walk over all images; box: pixels and channels; offsets: outermost first
+    """
+    count, *extents, channels = images.shape
+    spans = [
+        range(low, extent + high, step)
+        for low, high, step, extent in zip(walk.lower, walk.upper, walk.steps, extents, strict=True)
+    ]
+    every = [(n, *place) for n in range(count) for place in itertools.product(*spans)]
+    wide = np.zeros((box[0], channels + box[1]), images.dtype)
+    for row, (n, *place) in zip(wide, every[first:], strict=False):
+        moved = [at + offset for at, offset in zip(place, offsets, strict=True)]
+        if all(0 <= at < extent for at, extent in zip(moved, extents, strict=True)):
+            row[:channels] = images[(n, *moved)]
+    map = TensorMap(_TYPES[images.dtype.name], images.shape, images.strides[:-1], box, _SPANS[swizzle], walk)
+    at = _numbers([*every[first], channel])
+    call = f"treadle_tensor_load_pixels(s_at, x_map, full_at, {at}, {_numbers(offsets)});"
+    sass = f"UTMALDG.{images.ndim}D.IM2COL"
+    return _brought(images, wide[:, channel : channel + box[1]].copy(), call, map, swizzle, sass)
+
+
+def _numbers(outermost_first: Sequence[int]) -> str:
+    return ", ".join(map(str, reversed(outermost_first)))
+
+
+def _brought(tensor: Array, elements: Array, call: str, map: TensorMap, swizzle: int, sass: str) -> HopperCase:
+    """A copy that brings these elements."""
+    made = tile(elements, swizzle)
     # What a swizzle leaves between rows that are shorter than its span is not written.
-    row, span = box[-1] * tensor.itemsize, SPANS[swizzle]
+    row, span = elements.shape[-1] * tensor.itemsize, SPANS[swizzle]
     written = f"(n ^ (n >> 7 & {span // 16 - 1}) << 4) % {span} < {row}" if 16 < span != row else "true"
     body = f"""__shared__ alignas(1024) unsigned char s[{made.size}];
   __shared__ treadle_mbarrier full;
@@ -108,13 +150,13 @@ def _load(tensor: Array, box: Sequence[int], at: Sequence[int], swizzle: int = 0
     treadle_tensor_map_prefetch(x_map);
     treadle_mbarrier_init(full_at, 1);
     treadle_mbarrier_fence();
-    treadle_mbarrier_expect(full_at, {boxed(tensor, box, at).nbytes});
-    treadle_tensor_load(s_at, x_map, full_at, {", ".join(map(str, reversed(at)))});
+    treadle_mbarrier_expect(full_at, {elements.nbytes});
+    {call}
   }}
   treadle_barrier();
   treadle_mbarrier_wait(full_at, 0);
   for (int n = t; n < {made.size}; n += 128) out[n] = {written} ? s[n] : 0;"""
-    return HopperCase(body, {"x": tensor}, made, {"x": _map(tensor, box, swizzle)}, sass=f"UTMALDG.{len(box)}D")
+    return HopperCase(body, {"x": tensor}, made, {"x": map}, sass=sass)
 
 
 def _store(shape: Sequence[int], box: Sequence[int], at: Sequence[int], swizzle: int = 0) -> HopperCase:
@@ -215,6 +257,10 @@ _PLANES = _WORDS.reshape(6, 16, 128)
 _FOUR = _WORDS.reshape(3, 4, 8, 128)
 _FIVE = _WORDS.reshape(2, 3, 4, 4, 128)
 
+_SIGNALS = np.ascontiguousarray(_WORDS[:, :120]).reshape(4, 24, 120)
+_IMAGES = np.ascontiguousarray(_WORDS[:90, :120]).reshape(3, 5, 6, 120)
+_VOLUMES = _WORDS.reshape(2, 3, 4, 4, 128)
+
 _BARRIER_CASES = {
     "treadle_mbarrier_wait": HopperCase(
         _RING,
@@ -255,6 +301,24 @@ _COPY_CASES = {
     "treadle_tensor_load 3 dimensions": _load(_PLANES, (3, 5, 64), (4, -2, 88), 1),
     "treadle_tensor_load 4 dimensions": _load(_FOUR, (2, 3, 4, 32), (1, 2, -1, 8), 2),
     "treadle_tensor_load 5 dimensions": _load(_FIVE, (2, 2, 3, 2, 16), (1, -1, 2, 3, 120), 3),
+    # Padding before and behind, from the middle of a row on, through the second image.
+    **{
+        f"treadle_tensor_load_pixels swizzle {s}": _pixels(
+            _IMAGES, PixelBox.of((5, 6), (1, 1), (-1, -1), (5, 6)), 8, (0, 2), (40, 64 >> (s - 1) if s else 96), 16, s
+        )
+        for s in range(4)
+    },
+    "treadle_tensor_load_pixels behind the last image": _pixels(
+        _IMAGES, PixelBox((-1, -1), (-1, -1), (1, 1)), 70, (2, 1), (64, 64), 64
+    ),
+    "treadle_tensor_load_pixels in steps": _pixels(_IMAGES, PixelBox((-1, -2), (-1, -2), (2, 3)), 3, (1, 0), (16, 64)),
+    "treadle_tensor_load_pixels far offsets": _pixels(
+        _IMAGES, PixelBox((-3, -3), (-3, -3), (1, 1)), 5, (5, 6), (72, 64), 56
+    ),
+    "treadle_tensor_load_pixels 3 dimensions": _pixels(_SIGNALS, PixelBox((-2,), (-2,), (2,)), 7, (4,), (48, 64), 64),
+    "treadle_tensor_load_pixels 5 dimensions": _pixels(
+        _VOLUMES, PixelBox((-1, 0, -1), (-1, -1, -2), (1, 1, 2)), 5, (1, 1, 2), (32, 64), 64
+    ),
     **{
         f"treadle_tensor_store swizzle {s}": _store((40, 128), (16, 64 >> (s - 1) if s else 96), (8, 16), s)
         for s in range(4)

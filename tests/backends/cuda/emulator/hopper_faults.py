@@ -31,6 +31,12 @@ LOAD = """if (t == 0) {
     treadle_mbarrier_expect(full_at, 8192);
     treadle_tensor_load(s_at, a_map, full_at, 0, 0); // OTHER
   }"""
+PIXELS = f"""{START}
+  if (t == 0) {{
+    treadle_mbarrier_expect(full_at, 8192);
+    treadle_tensor_load_pixels(s_at, p_map, full_at, 0, -1, -1, 0, 2, 1); // HERE
+  }}
+  treadle_mbarrier_wait(full_at, 0);"""
 LOADED = f"{START}\n  {LOAD}\n  treadle_mbarrier_wait(full_at, 0);"
 WRITTEN = """for (int n = t; n < 2048; n += 256) s[n / 32][n % 32] = n; // OTHER
   treadle_fence_async();
@@ -328,6 +334,44 @@ CASES = {
         f"{START}\n  {LOAD.replace('// OTHER', '// HERE')}\n  // wait",
         ("// wait", "treadle_mbarrier_wait(full_at, 0);"),
         "s",
+    ),
+    "pixels by a map of a box": Case(
+        "bounds",
+        "a copy of pixels by a map of a box",
+        PIXELS.replace("p_map", "p_box"),
+        ("p_box", "p_map"),
+    ),
+    "a box by a map of pixels": Case(
+        "bounds",
+        "a copy of a box by a map of pixels",
+        PIXELS.replace(
+            "load_pixels(s_at, p_map, full_at, 0, -1, -1, 0, 2, 1)", "load(s_at, p_map, full_at, 0, -1, -1, 0)"
+        ),
+        ("p_map", "p_box"),
+    ),
+    "a pixel between those of a walk": Case(
+        "bounds",
+        "a copy that begins at pixel 0 along dimension 2",
+        PIXELS.replace("0, -1, -1", "0, 0, -1"),
+        ("0, 0, -1", "0, 1, -1"),
+    ),
+    "a pixel before the walk": Case(
+        "bounds",
+        "a copy that begins at pixel -3 along dimension 1",
+        PIXELS.replace("0, -1, -1", "0, -1, -3"),
+        ("-3", "1"),
+    ),
+    "a pixel behind the walk": Case(
+        "bounds", "a copy that begins at pixel 7 along dimension 2", PIXELS.replace("0, -1, -1", "0, 7, -1"), ("7", "5")
+    ),
+    "an offset of more than 8 bits": Case(
+        "bounds", "an offset of 256 pixels; a copy takes 0 to 255", PIXELS.replace("2, 1)", "2, 256)"), ("256", "255")
+    ),
+    "an offset back": Case(
+        "bounds",
+        "an offset of -1 pixels; a copy takes 0 to 255",
+        PIXELS.replace("2, 1)", "-1, 1)"),
+        ("0, -1, 1)", "0, 0, 1)"),
     ),
     "a map of other dimensions": Case(
         "bounds",

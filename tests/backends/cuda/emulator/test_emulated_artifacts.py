@@ -26,8 +26,9 @@ from treadle.backends.cuda.emulator import CHECKS, Finding
 from treadle.backends.cuda.open_artifact import text_of
 from treadle.backends.interface import KERNEL_SPECIFIERS, c_definition, kernel_interface
 from treadle.backends.reference import evaluate_module
-from treadle.dialects.graph import MatmulOp, SoftmaxOp
+from treadle.dialects.graph import ConvOp, MatmulOp, SoftmaxOp, TransposeOp
 from treadle.errors import TreadleError, TreadleWarning
+from treadle.target.tensor_map import PixelBox
 from treadle.tools.treadle_cli import main
 
 X = np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)
@@ -106,6 +107,57 @@ def test_an_artifact_computes_what_its_graph_says(name: str, target: str, tmp_pa
     buffers = [buffer for launch in loaded.manifest.launches for buffer in launch.buffers]
     # Temporaries lie as allocations do, so that vectors of every width are aligned.
     assert all(offset % 256 == 0 for kind, offset in buffers if kind == "arena")
+
+
+@pytest.fixture
+def convolution(tmp_path: Path) -> tuple[Path, Graph]:
+    """A saved convolution by copies of pixels, and its graph."""
+    graph = Graph(random(1, 28, 28, 128).astype(np.float16))
+    image = graph.add(TransposeOp(graph[0], [0, 3, 1, 2]))
+    filters = graph.constant(random(128, 128, 3, 3, seed=1).astype(np.float16) / 32)
+    product = graph.add(ConvOp(image, filters, [1, 1], [1] * 4, [1, 1], 1))
+    module = graph.module(graph.add(TransposeOp(product, [0, 2, 3, 1])))
+    treadle.compile(module, "sm_90a").save(tmp_path / "saved")
+    return tmp_path / "saved", graph
+
+
+def test_an_artifact_knows_the_walk_over_pixels(convolution: tuple[Path, Graph]) -> None:
+    folder, graph = convolution
+    loaded = treadle.load(folder, device="emulator", checks=tuple(CHECKS))
+    (launch,) = loaded.manifest.launches
+    assert PixelBox((-1, -1), (-1, -1), (1, 1)) in [each.map.pixels for each in launch.maps]
+    (found,) = loaded(*graph.inputs)
+    padded = np.pad(graph.inputs[0].astype(np.float64), [(0, 0), (1, 1), (1, 1), (0, 0)])
+    filters = (random(128, 128, 3, 3, seed=1).astype(np.float16) / 32).astype(np.float64)
+    expected = np.zeros((1, 28, 28, 128))
+    for r, s in np.ndindex(3, 3):
+        expected += padded[:, r : r + 28, s : s + 28] @ filters[:, :, r, s].T
+    # Sums of 1152 terms in f32, rounded to 11 bits.
+    np.testing.assert_allclose(found, expected, rtol=2**-10, atol=2**-10)
+    assert not [str(report) for report in loaded.reports if report.findings]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "says"),
+    [
+        ({"lower": [-1], "upper": [-1, -1], "steps": [1, 1]}, "1 and 2 corners and 2 steps"),
+        ({"lower": [-1, -1], "upper": [-1, -1], "steps": [1, 0]}, "a step of 0"),
+        ({"lower": [-1, "x"], "upper": [-1, -1], "steps": [1, 1]}, r"pixels.lower is 'x'; accepted: a whole number"),
+        ({"lower": [-1, -1], "upper": [-1, -1]}, r"pixels.steps is missing"),
+        ([1], r"pixels is no object"),
+    ],
+    ids=str,
+)
+def test_a_damaged_walk(pixels: object, says: str, convolution: tuple[Path, Graph]) -> None:
+    folder, _ = convolution
+
+    def damage(content: dict[str, Any]) -> None:
+        (walk,) = (each["map"] for each in content["launches"][0]["maps"] if each["map"]["pixels"])
+        walk["pixels"] = pixels
+
+    _edit_manifest(folder, damage)
+    with pytest.raises(TreadleError, match=says):
+        treadle.load(folder, device="emulator")
 
 
 def test_what_lies_beyond_extents_is_no_finding(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.backends.cuda.conformance.hopper_case import aligned
 from tests.backends.cuda.emulator.hopper_faults import CASES, Case
 from treadle.backends.cuda.emulator import Emulator, Report
 from treadle.errors import TreadleError
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 
 def source(body: str, name: str, cluster: bool = False) -> str:
@@ -18,7 +18,8 @@ def source(body: str, name: str, cluster: bool = False) -> str:
         '#include "treadle_hopper.h"\n'
         f'extern "C" __global__ void {blocks}__launch_bounds__(256, 1) {name}(\n'
         "    float *b, int *count, const __grid_constant__ treadle_tensor_map a_map,\n"
-        "    const __grid_constant__ treadle_tensor_map b_map) {\n"
+        "    const __grid_constant__ treadle_tensor_map b_map, const __grid_constant__ treadle_tensor_map p_map,\n"
+        "    const __grid_constant__ treadle_tensor_map p_box) {\n"
         "  __shared__ alignas(1024) float s[64][32];\n"
         "  __shared__ treadle_mbarrier full[2];\n"
         "  const unsigned s_at = treadle_uniform(treadle_shared_address(s));\n"
@@ -57,6 +58,8 @@ def launch(emulator: Emulator, kernel: str) -> Report:
     maps = (
         (TensorMap("f32", (64, 64), (256,), (64, 32), 128), a),
         (TensorMap("f32", (128, 32), (128,), (64, 32), 128), b),
+        (TensorMap("f32", (2, 6, 8, 32), (6144, 1024, 128), (64, 32), 128, PixelBox((-1, -1), (-1, -1), (2, 2))), a),
+        (TensorMap("f32", (2, 6, 8, 32), (6144, 1024, 128), (1, 8, 8, 32), 128), a),
     )
     return emulator.launch(kernel, (2, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), *maps])
 
@@ -125,6 +128,6 @@ def test_a_map_goes_with_its_array(emulator: Emulator) -> None:
     out, small = np.zeros(256, np.float32), aligned(np.zeros((4, 32), np.float32))
     map = TensorMap("f32", (64, 32), (128,), (64, 32), 128)
     with pytest.raises(TreadleError, match="argument 'a_map' of kernel 'twin_0': got ndarray"):
-        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), small, small])
+        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), *[small] * 4])
     with pytest.raises(TreadleError, match="got an array of 128 x float32; accepted: at least 8192 bytes"):
-        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), (map, small), (map, small)])
+        emulator.launch("twin_0", (1, 1, 1), (256, 1, 1), [out, np.zeros(1, np.int32), *[(map, small)] * 4])

@@ -52,11 +52,11 @@ from treadle.backends.cuda.stream_work import Arguments
 from treadle.backends.program import read_program
 from treadle.backends.reference import evaluate_module
 from treadle.compiler.pipeline import lower
-from treadle.dialects.graph import MatmulOp
+from treadle.dialects.graph import ConvOp, MatmulOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import Choice
 from treadle.target import Target
-from treadle.target.tensor_map import TensorMap
+from treadle.target.tensor_map import PixelBox, TensorMap
 
 FEW_OF_HOPPER = "sm_90a{multiprocessors=3}"
 
@@ -262,6 +262,27 @@ def products_of_warpgroups_take_maps_of_their_buffers() -> None:
         driver.free(address)
 
 
+def convolutions_take_maps_of_pixels() -> None:
+    """That the driver makes by cuTensorMapEncodeIm2col."""
+    x, w = random(2, 9, 8, 64).astype(np.float16), random(72, 64, 3, 3, seed=1).astype(np.float16)
+    graph = Graph(x)
+    image = graph.add(TransposeOp(graph[0], [0, 3, 1, 2]))
+    product = graph.add(ConvOp(image, graph.constant(w), [2, 2], [1] * 4, [1, 1], 1))
+    module = graph.module(graph.add(TransposeOp(product, [0, 2, 3, 1])))
+    lowered = scheduled(module, "matmul_wgmma", {"block": (64, 128), "stages": 2}, Target.parse(FEW_OF_HOPPER))
+    planned, padded = read_program(lowered), np.pad(x.astype(np.float64), [(0, 0), (1, 1), (1, 1), (0, 0)])
+    expected = np.zeros((2, 5, 4, 72))
+    for r, s in np.ndindex(3, 3):
+        expected += padded[:, r : r + 9 : 2, s : s + 8 : 2] @ w[:, :, r, s].T.astype(np.float64)
+    constants = [constant.array() for constant in planned.constants]
+    sizes = planned.arena_bytes, planned.zeroed_bytes
+    with opened() as driver:
+        launches = compiled(lowered, planned)
+        with CudaProgram(driver, launches, planned.inputs, planned.outputs, constants, *sizes) as model:
+            for _ in range(2):
+                np.testing.assert_allclose(model.run([x])[0], expected, rtol=2e-3, atol=4e-2)
+
+
 def maps_that_the_driver_refuses() -> None:
     """An address that is no multiple of 16 bytes; the map's own numbers are checked before."""
     with opened() as driver:
@@ -269,6 +290,12 @@ def maps_that_the_driver_refuses() -> None:
         arguments = Arguments(1, [map])
         arguments.set([driver.allocate(1024)])
         with fails("encoding a tensor map: the GPU failed: cuTensorMapEncodeTiled failed: invalid argument"):
+            arguments.set([driver.allocate(1024) + 8])
+        walk = PixelBox((-1, -1), (-1, -1), (1, 1))
+        pixels = BufferMap(0, TensorMap("f16", (1, 2, 2, 64), (512, 256, 128), (4, 64), 128, walk))
+        arguments = Arguments(1, [pixels])
+        arguments.set([driver.allocate(1024)])
+        with fails("encoding a tensor map: the GPU failed: cuTensorMapEncodeIm2col failed: invalid argument"):
             arguments.set([driver.allocate(1024) + 8])
 
 
@@ -368,6 +395,7 @@ CASES: dict[str, Callable[[], None]] = {
         the_device_is_described,
         products_of_warpgroups_take_maps_of_their_buffers,
         clusters_are_launched_like_other_kernels,
+        convolutions_take_maps_of_pixels,
         maps_that_the_driver_refuses,
         memory_is_allocated_copied_and_given_back,
         work_waits_for_synchronize,

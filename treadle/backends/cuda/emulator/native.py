@@ -80,6 +80,9 @@ class What(IntEnum):
     CLUSTER_SCOPE = 48
     STORE_BARRIER = 49
     WGMMA_DROPPED = 50
+    TENSOR_MODE = 51
+    TENSOR_PIXEL = 52
+    TENSOR_OFFSET = 53
 
 
 class Standing(IntEnum):

@@ -187,6 +187,9 @@ KINDS: dict[What, FindingKind] = {
     What.TENSOR_MAP: "bounds",
     What.TENSOR_ALIGNMENT: "bounds",
     What.TENSOR_COORDINATE: "bounds",
+    What.TENSOR_MODE: "bounds",
+    What.TENSOR_PIXEL: "bounds",
+    What.TENSOR_OFFSET: "bounds",
     What.TENSOR_UNREAD: "race",
     What.ASYNC_UNFENCED: "race",
     What.WGMMA_SUMS: "race",
@@ -379,6 +382,8 @@ _MESSAGES: Mapping[What, str] = {
     What.TENSOR_COORDINATE: (
         "a copy from innermost coordinate {a} on, of elements of {b} bytes; 16 bytes must divide it"
     ),
+    What.TENSOR_PIXEL: "a copy that begins at pixel {a} along dimension {b}, over which its map does not walk",
+    What.TENSOR_OFFSET: "an offset of {a} pixels; a copy takes 0 to {b}",
     What.TENSOR_UNREAD: "the thread ended while a store still read shared memory",
     What.TENSOR_UNARRIVED: "the block ended before a copy to it arrived",
     What.CLUSTER_RANK: "block {a} of a cluster of {b}",
@@ -414,6 +419,8 @@ def message_of(native: NativeFinding) -> str:
             return f"phase {d} never ends: {' and '.join(missing) or 'nothing'} missing{beyond}; the launch ended here"
         case What.TENSOR_MAP if a == 0:
             return f"a copy of {b} dimensions by what is no tensor map"
+        case What.TENSOR_MODE:
+            return f"a copy of {('a box', 'pixels')[a]} by a map of {('a box', 'pixels')[not a]}"
         case What.CLUSTER_ARRIVALS:
             which = "a second arrival before the wait" if a else "a wait without an arrival"
             return f"{which} at the barrier of the cluster"

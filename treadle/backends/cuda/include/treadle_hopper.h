@@ -133,6 +133,34 @@ inline void treadle_tensor_load(unsigned tile, const treadle_tensor_map &map, un
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
       : "memory");
 }
+// Starts a copy of pixels of images [n, w, c], [n, h, w, c] or [n, d, h, w, c] in the walk of the map, from the one at
+// the given coordinates on, each moved by offsets along the spatial dimensions; what then lies outside of the image
+// becomes 0, as do pixels behind the last image.
+inline void treadle_tensor_load_pixels(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int c, int w, int n,
+                                       int by_w) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2], "
+      "{%6};" ::"r"(tile),
+      "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(n), "h"((unsigned short)by_w)
+      : "memory");
+}
+inline void treadle_tensor_load_pixels(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int c, int w, int h,
+                                       int n, int by_w, int by_h) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2], {%7, %8};" ::"r"(tile),
+      "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(n), "h"((unsigned short)by_w), "h"((unsigned short)by_h)
+      : "memory");
+}
+inline void treadle_tensor_load_pixels(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int c, int w, int h,
+                                       int d, int n, int by_w, int by_h, int by_d) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};" ::"r"(tile),
+      "l"(&map), "r"(barrier), "r"(c), "r"(w), "r"(h), "r"(d), "r"(n), "h"((unsigned short)by_w),
+      "h"((unsigned short)by_h), "h"((unsigned short)by_d)
+      : "memory");
+}
 // The same to the same address in each block of the cluster whose bit is set; it completes at the barrier of each.
 inline void treadle_tensor_load_multicast(unsigned tile, const treadle_tensor_map &map, unsigned barrier, int blocks, int x,
                                           int y) {

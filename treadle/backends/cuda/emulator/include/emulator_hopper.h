@@ -8,6 +8,8 @@ void treadle_emu_mbarrier_arrive(uint32_t barrier, int32_t bytes);
 void treadle_emu_mbarrier_wait(uint32_t barrier, int32_t parity, int32_t in_cluster);
 void treadle_emu_tensor_load(uint32_t tile, const treadle_tensor_map *map, uint32_t barrier, const int32_t *at,
                              uint32_t rank);
+void treadle_emu_tensor_load_pixels(uint32_t tile, const treadle_tensor_map *map, uint32_t barrier, const int32_t *at,
+                                    uint32_t rank, const int32_t *offsets);
 void treadle_emu_tensor_store(const treadle_tensor_map *map, uint32_t tile, const int32_t *at, uint32_t rank);
 void treadle_emu_bulk_commit();
 void treadle_emu_bulk_wait(uint32_t pending, uint32_t written);
@@ -54,6 +56,14 @@ TREADLE_EMU_INLINE void treadle_tensor_load(unsigned tile, const treadle_tensor_
   static_assert(sizeof...(AT) >= 2 && sizeof...(AT) <= 5, "a tensor map has two to five coordinates here");
   const int32_t all[] = {(int32_t)at...};
   treadle_emu_tensor_load(tile, &map, barrier, all, sizeof...(AT));
+}
+template <typename... AT>
+TREADLE_EMU_INLINE void treadle_tensor_load_pixels(unsigned tile, const treadle_tensor_map &map, unsigned barrier,
+                                                   AT... at) {
+  static_assert(sizeof...(AT) == 4 || sizeof...(AT) == 6 || sizeof...(AT) == 8, "images have one to three dimensions");
+  constexpr uint32_t rank = sizeof...(AT) / 2 + 1;
+  const int32_t all[] = {(int32_t)at...};
+  treadle_emu_tensor_load_pixels(tile, &map, barrier, all, rank, all + rank);
 }
 template <typename... AT>
 TREADLE_EMU_INLINE void treadle_tensor_store(const treadle_tensor_map &map, unsigned tile, AT... at) {

@@ -66,6 +66,9 @@ enum What : uint32_t {
   CLUSTER_SCOPE,           // a wait that does not order what other blocks stored
   STORE_BARRIER,           // a store to one block that completes at a barrier of another
   WGMMA_DROPPED,           // a product clears the sums of one under way
+  TENSOR_MODE,             // a copy of a box by a map of pixels, or the other way
+  TENSOR_PIXEL,            // a copy begins at a pixel that its map does not walk over
+  TENSOR_OFFSET,           // an offset that the instruction does not take
 };
 
 // A buffer of device memory. With checks it is copied between red zones, and back afterwards.

@@ -28,8 +28,11 @@ struct TensorMap {
   uint32_t data_type;                          // of CUtensorMapDataType
   uint64_t extents[5];
   uint64_t strides[4];                         // bytes, of the dimensions but the innermost
-  uint32_t box[5];
-  uint32_t padding[5];
+  uint32_t box[5];                             // of a map of pixels: channels, pixels
+  // Of a map of pixels, along the spatial dimensions: corners of the walk, and how far apart pixels are; 0 for a box.
+  int16_t lower[3], upper[3];
+  uint8_t steps[3], padding[5];
+  bool walks() const { return steps[0] != 0; }
 };
 static_assert(sizeof(TensorMap) == 128, "a tensor map has 128 bytes");
 constexpr uint8_t TENSOR_MAP_MADE = 0xa7;
@@ -64,10 +67,11 @@ struct NamedBarrier {
   Knowledge gathered, released;
 };
 
-// A box on its way between global and shared memory.
+// A box, or pixels, on their way between global and shared memory.
 struct TensorCopy {
   TensorMap map;
   int32_t at[5];
+  int32_t offsets[3];  // of pixels
   uint32_t tile;       // in the window
   uint32_t bytes;      // of the box
   uint32_t barrier;    // of a load

@@ -1,4 +1,4 @@
-// Copies of boxes between tensors in global memory and tiles in shared memory, by tensor maps.
+// Copies of boxes, and of pixels of images, between tensors in global memory and tiles in shared memory, by tensor maps.
 //
 // A load arrives when nothing else can run, in any order: as late as it may. A store reads shared memory and writes global
 // memory when its thread waits for that.
@@ -12,13 +12,21 @@ namespace {
 
 constexpr uint32_t WIDEST_ROW = 256 * 8;
 
-// The rows of a box along the innermost dimension: where each lies in the tensor, and in the tile.
+constexpr uint32_t OFFSET_BITS[] = {0, 0, 0, 16, 8, 5};  // by rank
+
+// How many pixels a map walks over along a dimension.
+int64_t pixels_along(const TensorMap &map, uint32_t d) {
+  return ((int64_t)map.extents[d] + map.upper[d - 1] - map.lower[d - 1] - 1) / map.steps[d - 1] + 1;
+}
+
+// The rows of a box along the innermost dimension, or pixels: where each lies in the tensor, and in the tile.
 struct Box {
   const TensorCopy &copy;
   uint32_t rows, row_bytes, pitch;
   explicit Box(const TensorCopy &copy) : copy(copy), rows(1) {
     const TensorMap &map = copy.map;
-    for (uint32_t d = 1; d < map.rank; ++d) rows *= map.box[d];
+    if (map.walks()) rows = map.box[1];
+    else for (uint32_t d = 1; d < map.rank; ++d) rows *= map.box[d];
     row_bytes = map.box[0] * map.element_bytes;
     // A swizzle has rows of its own length.
     pitch = map.swizzle ? span_of(map.swizzle) : row_bytes;
@@ -34,9 +42,9 @@ struct Box {
   Inside inside(uint32_t row) const {
     const TensorMap &map = copy.map;
     uint64_t address = map.base;
+    int64_t left = row;
     for (uint32_t d = 1; d < map.rank; ++d) {
-      const int64_t at = (int64_t)copy.at[d] + row % map.box[d];
-      row /= map.box[d];
+      const int64_t at = place(d, left);
       if (at < 0 || at >= (int64_t)map.extents[d]) return {nullptr, 0, 0};
       address += (uint64_t)at * map.strides[d - 1];
     }
@@ -46,7 +54,43 @@ struct Box {
     return {(uint8_t *)address + low * map.element_bytes, (uint32_t)((low - copy.at[0]) * map.element_bytes),
             (uint32_t)((high - low) * map.element_bytes)};
   }
+
+ private:
+  // Where a row is along a dimension; of `left`, what the dimensions outside of it move by remains.
+  int64_t place(uint32_t d, int64_t &left) const {
+    const TensorMap &map = copy.map;
+    int64_t at = copy.at[d];
+    if (!map.walks()) {
+      at += left % map.box[d];
+      left /= map.box[d];
+      return at;
+    }
+    if (d + 1 == map.rank) return at + left;
+    const int64_t count = pixels_along(map, d), lower = map.lower[d - 1], step = map.steps[d - 1];
+    left += (at - lower) / step;
+    at = lower + left % count * step + copy.offsets[d - 1];
+    left /= count;
+    return at;
+  }
 };
+
+// Whether a copy of pixels begins at one that its map walks over, by offsets that it takes; else it is no copy.
+bool check_pixels(const TensorCopy &copy) {
+  const TensorMap &map = copy.map;
+  const int32_t most = (1 << OFFSET_BITS[map.rank]) - 1;
+  for (uint32_t d = 1; d + 1 < map.rank; ++d) {
+    const int64_t moved = (int64_t)copy.at[d] - map.lower[d - 1];
+    if (moved < 0 || moved % map.steps[d - 1] || moved / map.steps[d - 1] >= pixels_along(map, d)) {
+      report_numbers({TENSOR_PIXEL, copy.pc, 0, NO_BUFFER}, 0, 0, {{copy.at[d], (int64_t)(map.rank - 1 - d)}});
+      return false;
+    }
+    if (copy.offsets[d - 1] < 0 || copy.offsets[d - 1] > most) {
+      report_numbers({TENSOR_OFFSET, copy.pc, 0, NO_BUFFER}, 0, 0, {{copy.offsets[d - 1], most}});
+      return false;
+    }
+  }
+  return true;
+}
 
 // Memory of 16 bytes of a tile; null where its variable ends before.
 uint8_t *memory_of(const WindowPlace &tile, uint32_t from, uint32_t address) {
@@ -55,12 +99,17 @@ uint8_t *memory_of(const WindowPlace &tile, uint32_t from, uint32_t address) {
 }
 
 // Whether there is such a copy at all; misplaced ones are findings.
-bool check_copy(Worker &w, const TensorCopy &copy, uint32_t rank) {
+bool check_copy(Worker &w, const TensorCopy &copy, uint32_t rank, bool walks) {
   const TensorMap &map = copy.map;
   if (map.made != TENSOR_MAP_MADE || map.rank != rank || map.base % CHUNK) {
     report_numbers({TENSOR_MAP, copy.pc, 0, NO_BUFFER}, 0, 0, {{map.made == TENSOR_MAP_MADE ? map.rank : 0, rank}});
     return false;
   }
+  if (map.walks() != walks) {
+    report_numbers({TENSOR_MODE, copy.pc, 0, NO_BUFFER}, 0, 0, {{walks}});
+    return false;
+  }
+  if (walks && !check_pixels(copy)) return false;
   const Box box(copy);
   const WindowPlace tile = place_of(w, copy.tile);
   const uint32_t alignment = map.swizzle ? 8 * span_of(map.swizzle) : 128;
@@ -111,8 +160,9 @@ void begin_load(Worker &target, const TensorCopy &copy, uint32_t phase) {
 }
 
 // To the shared memory of `target`, and its barrier.
+// offsets: of a copy of pixels; null for a box
 void load(Worker &target, uint32_t address, const TensorMap &map, uint32_t barrier, const int32_t *at, uint32_t rank,
-          uint64_t pc) {
+          const int32_t *offsets, uint64_t pc) {
   Worker &w = *worker;
   Mbarrier *b = find_barrier(target, barrier, pc);
   if (!b) return;
@@ -124,9 +174,10 @@ void load(Worker &target, uint32_t address, const TensorMap &map, uint32_t barri
   copy.barrier = (uint32_t)(b - h.barriers);
   copy.pc = pc;
   memcpy(copy.at, at, rank * sizeof *at);
+  if (offsets) memcpy(copy.offsets, offsets, (rank - 2) * sizeof *offsets);
   if (&target == &w) touch_shared(barrier, 8, ATOMIC, pc);
   if (!b->published) report_barrier(target, MBARRIER_UNPUBLISHED, barrier, pc);
-  if (!check_copy(w, copy, rank)) return;
+  if (!check_copy(w, copy, rank, offsets != nullptr)) return;
   const Box box(copy);
   copy.bytes = box.rows * box.row_bytes;
   if (w.counting) count_copy(w, copy, true);
@@ -177,7 +228,7 @@ void store(const TensorMap &map, uint32_t address, const int32_t *at, uint32_t r
   copy.group = stores.group;
   copy.pc = pc;
   memcpy(copy.at, at, rank * sizeof *at);
-  if (!check_copy(w, copy, rank)) return;
+  if (!check_copy(w, copy, rank, false)) return;
   const Box box(copy);
   copy.bytes = box.rows * box.row_bytes;
   if (w.counting) count_copy(w, copy, false);
@@ -259,14 +310,19 @@ using namespace emu;
 extern "C" void treadle_emu_tensor_load(uint32_t tile, const TensorMap *map, uint32_t barrier, const int32_t *at,
                                         uint32_t rank) {
   hopper();
-  load(*worker, tile, *map, barrier, at, rank, PC);
+  load(*worker, tile, *map, barrier, at, rank, nullptr, PC);
+}
+extern "C" void treadle_emu_tensor_load_pixels(uint32_t tile, const TensorMap *map, uint32_t barrier, const int32_t *at,
+                                               uint32_t rank, const int32_t *offsets) {
+  hopper();
+  load(*worker, tile, *map, barrier, at, rank, offsets, PC);
 }
 extern "C" void treadle_emu_tensor_load_multicast(uint32_t tile, const TensorMap *map, uint32_t barrier, uint32_t blocks,
                                                   const int32_t *at, uint32_t rank) {
   hopper();
   for (uint32_t rest = blocks & 0xffff; rest; rest &= rest - 1) {
     Worker *member = member_at(*worker, (uint32_t)__builtin_ctz(rest), PC);
-    if (member) load(*member, tile, *map, barrier, at, rank, PC);
+    if (member) load(*member, tile, *map, barrier, at, rank, nullptr, PC);
   }
 }
 extern "C" void treadle_emu_tensor_store(const TensorMap *map, uint32_t tile, const int32_t *at, uint32_t rank) {
