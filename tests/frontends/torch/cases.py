@@ -209,7 +209,7 @@ def _product_of_bytes(x: torch.Tensor, w: torch.Tensor, scales: torch.Tensor) ->
 
 
 LINEAR = [
-    Case("_int_mm", torch._int_mm, (BYTES[:17], BYTES[:16].T.contiguous())),
+    Case("_int_mm", aten._int_mm.default, (BYTES[:17], BYTES[:16].T.contiguous())),
     Case("_weight_int8pack_mm", _product_of_bytes, (_random(3, 32), BYTES, _random(40).abs())),
     Case("_scaled_mm", _product_of_small_floats, (*SMALL, torch.tensor(0.5), torch.tensor(3.0))),
     Case("_scaled_mm by rows and columns", _product_of_small_floats, (*SMALL, *SCALES)),

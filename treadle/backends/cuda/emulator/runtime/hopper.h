@@ -21,7 +21,7 @@ inline uint32_t swizzled(uint32_t address, uint32_t swizzle) {
   return swizzle ? address ^ ((address >> 7 & ((8u >> (swizzle - 1)) - 1)) << 4) : address;
 }
 
-// The 128 bytes of a treadle_tensor_map; treadle/backends/cuda/tensor_map.py fills them. Innermost dimension first.
+// The 128 bytes of a treadle_tensor_map; treadle/target/tensor_map.py fills them. Innermost dimension first.
 struct TensorMap {
   uint64_t base;
   uint8_t element_bytes, rank, swizzle, made;  // made: TENSOR_MAP_MADE
