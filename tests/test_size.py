@@ -3,7 +3,7 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "treadle"
-MOST_FILES = 500
+MOST_FILES = 501
 """With room for what recipes of CONTRIBUTING.md add."""
 MOST_LINES = 600
 """Of one file."""

@@ -193,6 +193,8 @@ GPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product in few blocks": (A100, Case(((32, 1024), (1024, 24)), product)),
     "layer": ("sm_90a", Case(((66, 64),), layer)),
     "product of halves": (A100, Case(((264, 192), (192, 136)), product, np.float16)),
+    "product of few rows": (A100, Case(((3, 1064), (1064, 200)), product, np.float16)),
+    "product of few rows by rows": (A100, Case(((5, 2048), (512, 2048)), product_by_rows, np.float16)),
     "product of bytes": (A100, Case(((272, 128), (144, 128)), byte_product, np.int8)),
     "tf32": (A100, Case(((260, 128), (128, 300)), product, options=CompileOptions(precision="tf32"))),
     "convolution": (A100, Case(((1, 16, 15, 15),), conv(24, 3, 2))),
