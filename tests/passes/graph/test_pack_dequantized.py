@@ -54,6 +54,26 @@ def test_numbers_of_few_bits(bits: int, rows: int, columns: int, blocks: int, bl
     assert bytes_of_weights(graph, y) == -(-columns // 4) * 4 * blocks * block // per
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["one zero point", "zero points"])
+@pytest.mark.parametrize(("rows", "columns", "blocks", "block"), SIZES)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_numbers_by_columns(bits: int, rows: int, columns: int, blocks: int, block: int, each: bool) -> None:
+    """As GPUs take them: no column is padded, and zero points are bytes of as many numbers as their blocks allow."""
+    graph = Graph(random(rows, blocks * block))
+    numbers = RANDOM.integers(0, 1 << bits, (columns, blocks, block)).astype(np.uint8)
+    numbers.reshape(-1)[0] = (1 << bits) - 1
+    zeros = RANDOM.integers(0, 1 << bits, (columns, blocks, 1) if each else ()).astype(np.int32)
+    zeros.reshape(-1)[0] = (1 << bits) - 1
+    y = graph.add(MatmulOp(graph[0], matrix(graph, numbers, zeros, random(columns, blocks, 1))))
+    passes = [*PASSES[:2], GraphFusePass("sm_80"), GraphPackDequantizedPass(by_columns=True)]
+    module = assert_same_values(graph, [y], passes, tolerance=1e-6)
+    arrays = [constant_array(op) for op in module.walk() if isinstance(op, ConstantOp)]
+    held = sum(array.nbytes for array in arrays if array.dtype == np.uint8)
+    per = 8 // bits
+    of_zeros = columns * (blocks // per if blocks % per == 0 else blocks) if each else 0
+    assert held == numbers.size // (per if block % per == 0 else 1) + of_zeros
+
+
 def test_one_column_stays() -> None:
     """Its elements are neighbours already."""
     graph = Graph(random(2, 32))

@@ -1,4 +1,4 @@
-"""graph-pack-dequantized: what a product's matrix is dequantised from, in panels and in few bits."""
+"""graph-pack-dequantized: what a product's matrix is dequantised from, in panels or by columns, and in few bits."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ class GraphPackDequantizedPass(ModulePass):
     many bytes as there are numbers of 4 bits. Numbers of 8 bits get panels alone. Matrices that are computed from
     anything but constants, whose reads have no dimension that is the column, stay.
 
+    With `by-columns`, for GPUs, what belongs to a column lies together, in the order of its terms, so that lanes of a
+    warp load 16 bytes of them each (`matmul_rows_mma`); small numbers in i32, such as zero points, become bytes first.
+    Constants move only where one kernel dequantises and multiplies: another one reads the matrix by rows.
+    ```mlir
+      %0 = graph.at %packed[%n, %block, %place floordiv 2] : tensor<512x28x16xui8>
+    ```
+
     weights: bf16 packs matrices that are widened from that type, too. Those that `precision=bf16` leaves stay without:
         panels took 0.96 to 1.10 times as long (convolutions of SqueezeNet, one thread, AVX-512 and AVX2).
     """
@@ -64,18 +71,52 @@ class GraphPackDequantizedPass(ModulePass):
     weights: str = "float"
     width: int | None = None
     """Columns of a panel; by default those of the target's register tile for a matrix of as many."""
+    by_columns: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, narrow = Target.parse(self.target), {*_BYTES, *([bf16] if self.weights == "bf16" else [])}
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             matrix = product.b.owner
-            if isinstance(matrix, ComputeOp) and len(matrix.shape) == 2:
-                rows, columns = matrix.shape
-                default = panel_columns(target, default_vectors(target, columns, rows))
-                _pack(matrix, default if self.width is None else self.width, narrow)
+            if not isinstance(matrix, ComputeOp) or len(matrix.shape) != 2:
+                continue
+            if self.by_columns:
+                _order_by_columns(matrix, is_fused=matrix.parent_op() is product.parent_op())
+                continue
+            rows, columns = matrix.shape
+            default = panel_columns(target, default_vectors(target, columns, rows))
+            _pack(matrix, default if self.width is None else self.width, narrow)
 
 
-def _pack(matrix: ComputeOp, panel: int, narrow: Set[Attribute]) -> None:
+def _order_by_columns(matrix: ComputeOp, *, is_fused: bool) -> None:
+    """Puts the column's dimension first, where it is not yet, and numbers into few bits."""
+    columns = _columns(matrix, set(_BYTES))
+    if not columns or (not is_fused and any(columns.values())):
+        return
+    for at in matrix.reads():
+        _hold_in_bytes(at)
+    _pack(matrix, None, set(_BYTES))
+
+
+def _hold_in_bytes(at: AtOp) -> None:
+    """Numbers of i32 that bytes can hold are read from a constant of bytes."""
+    constant = at.source.owner
+    if not isinstance(constant, ConstantOp) or at.result.type != i32:
+        return
+    array = constant_array(constant)
+    if array.size == 0 or int(array.min()) < 0 or int(array.max()) >= 1 << _BYTE:
+        return
+    held = constant_op(array.astype(np.uint8))
+    held.location, held.result.name_hint = constant.location, constant.result.name_hint
+    Rewriter.insert_op(held, InsertPoint.after(constant))
+    narrow = AtOp(held.result, at.indices)
+    narrow.location = at.location
+    Rewriter.replace_op(at, [narrow, arith.ExtUIOp(narrow.result, i32)])
+    if not constant.result.uses:
+        Rewriter.erase_op(constant)
+
+
+def _pack(matrix: ComputeOp, panel: int | None, narrow: Set[Attribute]) -> None:
+    """Stores a matrix's constants in panels of so many columns; None: each column by itself."""
     columns = _columns(matrix, narrow)
     if not columns:
         return
@@ -85,8 +126,9 @@ def _pack(matrix: ComputeOp, panel: int, narrow: Set[Attribute]) -> None:
         constant = source.owner
         assert isinstance(constant, ConstantOp)
         rank = len(shape_of(source))
-        layout = Layout((dim, *(d for d in range(rank) if d != dim), dim), panel)
-        array, held = _compressed(layout.array(constant_array(constant)))
+        order = (dim, *(d for d in range(rank) if d != dim))
+        layout = Layout(order) if panel is None else Layout((*order, dim), panel)
+        array, held = _compressed(layout.array(constant_array(constant)), lanes=panel is not None)
         packed = constant_op(array)
         packed.location, packed.result.name_hint = constant.location, constant.result.name_hint
         Rewriter.insert_op(packed, InsertPoint.after(constant))
@@ -122,15 +164,15 @@ def _columns(matrix: ComputeOp, narrow: Set[Attribute]) -> dict[SSAValue, int]:
     return found if any(tensor(source).get_element_type() in narrow for source in found) else {}
 
 
-def _compressed(array: Array) -> tuple[Array, tuple[int, int] | None]:
+def _compressed(array: Array, *, lanes: bool) -> tuple[Array, tuple[int, int] | None]:
     """Bytes that hold numbers of 4, 2 or 1 bits, with the dimension along which a byte holds several, the first in its
-    lowest bits, and the bits of each; others as they are. It is the last one before the lanes that can be divided, so
-    that a kernel which reads terms in order has all numbers of a byte at once."""
+    lowest bits, and the bits of each; others as they are. It is the last one, before the lanes if there are some, that
+    can be divided, so that a kernel which reads terms in order has all numbers of a byte at once."""
     if array.dtype != np.uint8 or array.size == 0:
         return array, None
     bits = next(b for b in (1, 2, 4, 8) if int(array.max()) < 1 << b)
     count = _BYTE // bits
-    dim = max((d for d in range(1, array.ndim - 1) if array.shape[d] % count == 0), default=0)
+    dim = max((d for d in range(1, array.ndim - lanes) if array.shape[d] % count == 0), default=0)
     if count == 1 or dim == 0:
         return array, None
     apart = array.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])

@@ -9,13 +9,13 @@ from itertools import product as combinations
 from math import ceil, prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, f32
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32, i8
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.dialects.graph import MatmulOp
-from treadle.dialects.graph.dtypes import byte_width
+from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph.dtypes import byte_width, ui8
 from treadle.dialects.loop import KernelOp, Space
-from treadle.dialects.loop.tiles import BANK_BYTES, BANKS, WARP, fragments
+from treadle.dialects.loop.tiles import WARP, fragments
 from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.access_analysis import has_contiguous_rows
@@ -23,13 +23,21 @@ from treadle.schedules.kernel_builder import Index, Predicate, all_of, kernel_bu
 from treadle.schedules.pipelines import streamed
 from treadle.schedules.reduction_end import reduction_end, with_end
 from treadle.schedules.split_k import SPLIT_K, PartialSums, Slices, outer_indices, shared_out, tiles_of
-from treadle.schedules.streams import Order, Streamed, across, streamed_columns, tiles_of_warp
+from treadle.schedules.streams import (
+    Order,
+    RowsInOrder,
+    Streamed,
+    StreamedDefinition,
+    across,
+    reads_of_run,
+    row_distance,
+    tiles_of_warp,
+)
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair, shared_by_batch
-from treadle.schedules.tiles import HALVES, PRODUCT_M, PRODUCT_N, QUAD, Region
+from treadle.schedules.tiles import CHUNK_BYTES, HALVES, PRODUCT_M, PRODUCT_N, QUAD, Region, end_of
 from treadle.target import KIB, Target
 
 _MOST_ROWS = 64
-_LINE_BYTES = BANKS * BANK_BYTES
 _OTHER_REGISTERS = 48
 """What addresses and predicates take beside weights and sums. Found by compiling: 64 registers of weights are 90 to 94
 along the terms, and 122 to 126 across."""
@@ -40,6 +48,8 @@ to 1.9 of a multiprocessor, were the fastest of kernels by hand, or within 3% of
 _BYTES_OF_A = 64 * KIB
 """Of a slice, at most: two blocks of a multiprocessor have room for them."""
 _MOST_SLICES = 32
+_RUNS = (32, 16)
+"""Terms of which a lane loads 16 bytes, where they have 4 and 8 bits."""
 _LEAST_TERMS = 256
 _LEAST_BYTES = 2 << 20
 """Of the weights of one row's product, along the terms: fewer come as fast to lanes that each add up a part of an
@@ -77,13 +87,16 @@ class MatmulRowsMma(Template):
         """Whether a column of products covers all rows, and weights are read 16 bytes at a time, enough of them."""
         assert isinstance(anchor, MatmulOp)
         (rows, columns), along_k = anchor.shape[-2:], _along_k(anchor)
-        if rows > PRODUCT_N or anchor.reduction_extent < _LEAST_TERMS or not _lies_together(anchor, along_k):
+        if rows > (_MOST_ROWS if is_of_few_bits(anchor) else PRODUCT_N) or anchor.reduction_extent < _LEAST_TERMS:
+            return False
+        if not _lies_together(anchor, along_k):
             return False
         element = anchor.type.get_element_type()
         if columns < tiles_of_warp(element, along_k=along_k) * PRODUCT_M:
             return False
-        weights = columns * anchor.reduction_extent * byte_width(element)
-        return weights >= _LEAST_BYTES or rows > 1 or not along_k
+        if rows > 1 or not along_k or is_of_few_bits(anchor):
+            return True
+        return columns * anchor.reduction_extent * byte_width(element) >= _LEAST_BYTES
 
     def obstacle(self, anchor: Anchor, target: Target) -> str | None:
         if not isinstance(anchor, MatmulOp) or not self.runs_on(target) or not self.fits(anchor):
@@ -96,9 +109,10 @@ class MatmulRowsMma(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        along_k = _along_k(anchor)
-        terms, ahead = (64, 4) if along_k else (32, 2)
-        warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * terms else (1, 4)
+        order = _order(anchor)
+        warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * order.terms else (1, 4)
+        # Sixteen times as many bytes of each lane.
+        ahead = 4 if order.repeats > 1 else 2
         return {"warps": warps, "ahead": ahead, "split_k": _slices(anchor, warps, target)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
@@ -129,11 +143,49 @@ class MatmulRowsMma(Template):
 
 def _along_k(anchor: MatmulOp) -> bool:
     """Whether B's elements lie together along the terms."""
-    return not has_contiguous_rows(anchor, anchor.b)
+    return _streamed_definition(anchor) is not None or not has_contiguous_rows(anchor, anchor.b)
+
+
+def _streamed_definition(anchor: MatmulOp) -> ComputeOp | None:
+    """The definition of B, if the group computes it from fewer bytes, that lanes load along the terms."""
+    definition = anchor.b.owner
+    if not isinstance(definition, ComputeOp) or definition.parent_op() is not anchor.parent_op():
+        return None
+    return definition if _run(definition) is not None else None
+
+
+def _run(definition: ComputeOp) -> int | None:
+    """The consecutive terms of a column that are computed from up to 16 bytes of each tensor, and from 16 of one."""
+    for run in _RUNS:
+        reads = reads_of_run(definition, run)
+        if reads is not None and max((read.bytes for read in reads), default=0) == CHUNK_BYTES:
+            return run
+    return None
+
+
+def _order(anchor: MatmulOp) -> Order:
+    """The order of the terms of a step. Along the terms, a lane's loads bring whole lines of 128 bytes, but where they
+    bring many terms."""
+    definition = _streamed_definition(anchor)
+    run = None if definition is None else _run(definition)
+    if run is not None:
+        return Order(run)
+    return Order(across(anchor.type.get_element_type()), 2 if _along_k(anchor) else 1)
+
+
+def is_of_few_bits(anchor: MatmulOp) -> bool:
+    """Whether the group, or one before it, computes B from bytes."""
+    definition = anchor.b.owner
+    if not isinstance(definition, ComputeOp) or definition.parent_op() is not anchor.parent_op():
+        return False
+    types = [at.source.type for at in definition.reads()]
+    return any(isinstance(type, TensorType) and type.get_element_type() in (i8, ui8) for type in types)
 
 
 def _lies_together(anchor: MatmulOp, along_k: bool) -> bool:
     """Whether each lane's elements of B are 16 bytes of memory."""
+    if _streamed_definition(anchor) is not None:
+        return True
     together = across(anchor.type.get_element_type())
     extent = anchor.reduction_extent if along_k else anchor.shape[-1]
     return extent % together == 0 and has_contiguous_rows(anchor, anchor.b, across=along_k, together=together)
@@ -170,8 +222,7 @@ class RowsTile:
     def of(anchor: MatmulOp, choices: Choices) -> RowsTile:
         """The extents of some choices."""
         element, along_k, warps = anchor.type.get_element_type(), _along_k(anchor), pair(choices, "warps")
-        # A lane's loads of a step bring whole lines of 128 bytes.
-        order = Order(across(element), 2 if along_k else 1)
+        order = _order(anchor)
         slices = shared_out(anchor, number(choices, "split_k"), warps[1] * order.terms)
         ahead = number(choices, "ahead")
         return RowsTile(anchor.shape[-2], warps, ahead, along_k, order, slices, element)
@@ -217,12 +268,6 @@ class RowsTile:
         return self.slices.each * self.slices.block_k
 
     @property
-    def row_of_a(self) -> int:
-        """Elements from one row of A in shared memory to the next: two rows, of four lanes each, meet in no bank."""
-        half = _LINE_BYTES // 2 // byte_width(self.element)
-        return self.terms + (half if self.terms % (2 * half) == 0 else 0)
-
-    @property
     def row_of_sums(self) -> int:
         """Elements from one row of sums in shared memory to the next: a warp stores 8 columns of 4 rows at once, whose
         banks differ where columns are neighbours, and are those of two lanes each where they lie apart."""
@@ -237,7 +282,7 @@ class RowsTile:
     def shared_bytes(self) -> int:
         """Of a block."""
         sums = self.warps[1] * self.height * self.row_of_sums * f32.size
-        return self.rows * self.row_of_a * byte_width(self.element) + sums
+        return self.rows * row_distance(self.terms, self.element) * byte_width(self.element) + sums
 
     @property
     def accumulators(self) -> int:
@@ -259,7 +304,9 @@ class _RowsBody:
         self.m, self.n = anchor.shape[-2:]
         self.k, self.element = anchor.reduction_extent, anchor.type.get_element_type()
         self.end = reduction_end(anchor)
-        self.operands = with_end([anchor.a, anchor.b], self.end)
+        self.definition = _streamed_definition(anchor)
+        weights = [anchor.b] if self.definition is None else self.definition.tensors()
+        self.operands = with_end([anchor.a, *weights], self.end)
         self.b = kernel_builder(self.operands, anchor.type)
         self.lane, self.warp = self.b.thread % WARP, self.b.thread // WARP
         self.has_sums = self.b.thread < tile.summing if tile.summing < tile.threads else None
@@ -285,59 +332,57 @@ class _RowsBody:
         outer = outer_indices(values[operand], self.outer)
         return Region.of(self.b, self.b.inputs[operand], first, extents, covered, outer)
 
-    def _rows_of_a(self) -> SSAValue:
+    def _rows_of_a(self) -> RowsInOrder:
         """Starts copies of the slice's terms of A to shared memory."""
-        b, tile, together = self.b, self.tile, across(self.element)
-        shared = b.alloc("rows_of_a", [tile.rows, tile.row_of_a], self.element, Space.SHARED)
-        region = self._region(0, (b.index(0), self.first), (1, tile.slices.covered))
-        each = tile.terms // together
-        chunks = tile.rows * each
-        with b.loop("i", ceil(chunks / tile.threads)) as i:
-            chunk = i * tile.threads + b.thread
-            with b.when(chunk < chunks if chunks % tile.threads else None):
-                row, first = (b.index(0), chunk) if tile.rows == 1 else (chunk // each, chunk % each)
-                first *= together
-                b.copy(shared, [row, first], together, lambda e: region.load(row, first + e))
-        b.commit()
-        return shared
+        tile = self.tile
+        rows = RowsInOrder.of(self.b, tile.rows, tile.terms, self.element, tile.order)
+        rows.copy(self._region(0, (self.b.index(0), self.first), (1, tile.slices.covered)), tile.threads)
+        self.b.commit()
+        return rows
 
-    def _multiply(self, rows: SSAValue, steps: Index | int) -> SSAValue:
-        """Multiplies each warp's share of the block's terms, and gives the block's sums."""
-        b, tile, order = self.b, self.tile, self.tile.order
-        own = tile.tiles * PRODUCT_M
+    def _stream(self) -> Streamed | StreamedDefinition:
+        """The warp's columns of B."""
+        b, tile = self.b, self.tile
+        column = self.column + (self.warp % tile.warps[0]) * (tile.tiles * PRODUCT_M)
         covered = tile.slices.covered, tile.columns
-        weights = self._region(1, (self.first, self.column + (self.warp % tile.warps[0]) * own), covered)
-        stream = Streamed.of(b, self.lane, weights.transposed, order, tile.ahead, along_k=tile.along_k)
+        if self.definition is None:
+            weights = self._region(1, (self.first, column), covered)
+            return Streamed.of(b, self.lane, weights.transposed, tile.order, tile.ahead, along_k=tile.along_k)
+        ends = end_of(self.n, tile.columns), end_of(self.k, tile.slices.covered)
+        buffers = dict(zip(self.operands, b.inputs, strict=True))
+        first = column, self.first
+        return StreamedDefinition.of(b, self.lane, self.definition, buffers, tile.order, tile.ahead, first, ends)
+
+    def _multiply(self, rows: RowsInOrder, steps: Index | int) -> SSAValue:
+        """Multiplies each warp's share of the block's terms, and gives the block's sums."""
+        b, tile, order, stream = self.b, self.tile, self.tile.order, self._stream()
         along = self.warp // tile.warps[0]
-        type = fragments(self.element, self.element)[2]
-        sums = b.alloc("acc", [tile.tiles, tile.products], type)
+        sums = b.alloc("acc", [tile.tiles, tile.products], fragments(self.element, self.element)[2])
         with b.tasks(["r", "q"], repeat(tile.tiles, tile.products), unroll=True) as where:
-            b.store(b.zeros(type), sums, where)
+            b.store(b.zeros(fragments(self.element, self.element)[2]), sums, where)
 
         def term(step: Index) -> Index:
             return (step * tile.warps[1] + along) * order.terms
 
-        def load(step: Index, set: Index) -> None:
-            stream.load(set, b.index(0), term(step))
-
         def body(step: Index, set: Index) -> None:
             first = term(step)
-            for q, part in combinations(range(tile.products), range(order.repeats)):
-                row = (self.lane // QUAD + q * PRODUCT_N).min(tile.rows - 1)
-                of_a = streamed_columns(b, rows, self.lane, row, first, order, part)
-                for product, tile_ in combinations(range(order.products), range(tile.tiles)):
-                    of_b = stream.fragment(set, tile_, part, product)
-                    at = [b.index(tile_), b.index(q)]
-                    b.store(b.mma(of_b, of_a[product], b.load(sums, at)), sums, at)
+            for part in range(order.repeats):
+                of_b = stream.fragments(set, part, first)
+                of_a = [rows.fragments(self.lane, q * PRODUCT_N, part, first) for q in range(tile.products)]
+                for product, own in combinations(range(order.products), range(tile.tiles)):
+                    columns = of_b(product, own)
+                    for q in range(tile.products):
+                        at = [b.index(own), b.index(q)]
+                        b.store(b.mma(columns, of_a[q][product], b.load(sums, at)), sums, at)
 
         def ready() -> None:
             b.wait(0)
             b.barrier()
 
-        streamed(b, "step", steps, tile.ahead, load, body, ready)
+        streamed(b, "step", steps, tile.ahead, lambda step, set: stream.load(set, term(step)), body, ready)
         return self._share(stream, sums, along)
 
-    def _share(self, stream: Streamed, sums: SSAValue, along: Index) -> SSAValue:
+    def _share(self, stream: Streamed | StreamedDefinition, sums: SSAValue, along: Index) -> SSAValue:
         """Adds up the sums of warps that share columns, 8 rows of C after another, and shares them out to threads.
 
         Gives `[products * each]` registers of each of the first `summing` threads.
