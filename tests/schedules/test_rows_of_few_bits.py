@@ -81,8 +81,10 @@ SHAPES: list[tuple[int, int, int, int, dict[str, Choice]]] = [
 
 
 VARIANTS = [(bits, zeros, "float16") for bits in (4, 8) for zeros in (False, True)]
-CASES = [(number, *variant) for number in range(len(SHAPES)) for variant in VARIANTS]
-CASES += [(number, 4 << number % 2, number % 3 == 0, "bfloat16") for number in range(len(SHAPES))]
+CASES = [
+    *((number, *variant) for number in range(len(SHAPES)) for variant in VARIANTS),
+    *((number, 4 << number % 2, number % 3 == 0, "bfloat16") for number in range(len(SHAPES))),
+]
 
 
 @pytest.mark.parametrize(("number", "bits", "zeros", "dtype"), CASES, ids=str)
