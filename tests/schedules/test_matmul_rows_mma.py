@@ -16,11 +16,12 @@ from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
 from treadle.backends.cuda.printer import print_kernel, print_kernels
 from treadle.compiler.pipeline import lower
 from treadle.dialects.cuda import KernelOp
-from treadle.dialects.graph import BinaryOp, MatmulOp, TransposeOp, UnaryOp
+from treadle.dialects.graph import BinaryOp, FusedOp, MatmulOp, TransposeOp, UnaryOp
 from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice
+from treadle.dialects.schedule import Choice, UseAttr
 from treadle.environment import Environment
 from treadle.errors import TreadleError
+from treadle.ir import parse
 from treadle.schedules.default_template import default_template, obstacles
 from treadle.schedules.templates import TEMPLATES
 from treadle.schedules.templates.matmul_rows_mma import MatmulRowsMma, RowsTile
@@ -127,6 +128,39 @@ def test_what_is_fused(name: str, slices: int) -> None:
     # Both round the sum of 264 terms to 11 bits, and each of the operations behind it.
     scale = float(np.abs(expected.astype(np.float64)).max())
     np.testing.assert_allclose(result.astype(float), expected.astype(float), rtol=0, atol=4 * 2.0**-11 * scale)
+
+
+RANGED = """
+func.func @main(%x: tensor<3x1100xf16>, %w: tensor<1100x72xf16>, %n: tensor<i64>) -> tensor<3x72xf16>
+    attributes {input_names = ["x", "w", "n"], output_names = ["y"], extents = ["n"]} {
+  %a = graph.mask %x below %n {dim = 1 : i64, fill = 0.0 : f16}
+      : (tensor<3x1100xf16>, tensor<i64>) -> tensor<3x1100xf16>
+  %b = graph.mask %w below %n {dim = 0 : i64, fill = 0.0 : f16}
+      : (tensor<1100x72xf16>, tensor<i64>) -> tensor<1100x72xf16>
+  %y = graph.matmul %a, %b : (tensor<3x1100xf16>, tensor<1100x72xf16>) -> tensor<3x72xf16>
+  func.return %y : tensor<3x72xf16>
+}
+"""
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_terms_that_a_call_has(slices: int, emulator_environment: Environment) -> None:
+    """Whole numbers, whose products and sums are exact; NaN beyond the call's terms, of which nothing is read."""
+    module = parse(RANGED)
+    lower(treadle_context(), module, GPU, to="schedule")
+    fused = [op for op in module.walk() if isinstance(op, FusedOp)][-1]
+    choices: dict[str, Choice] = {"warps": (1, 4), "ahead": 2, "split_k": slices}
+    fused.schedule = UseAttr.get(NAME, choices)
+    lower(treadle_context(), module, GPU, after="schedule")
+    emulator = EmulatedProgram(module, environment=emulator_environment)
+    choose = np.random.default_rng(1)
+    for n in (0, 1, 127, 128, 129, 640, 1099, 1100):
+        x, w = (choose.integers(-3, 4, shape).astype(np.float16) for shape in ((3, 1100), (1100, 72)))
+        x[:, n:], w[n:] = np.nan, np.nan
+        (found,), reports = emulator.run([x, w, np.array(n, np.int64)])
+        assert not [str(report) for report in reports if report.findings], n
+        exact = x[:, :n].astype(np.float64) @ w[:n].astype(np.float64)
+        np.testing.assert_array_equal(found.astype(np.float64), exact, err_msg=str(n))
 
 
 # What is read.
