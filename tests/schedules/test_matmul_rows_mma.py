@@ -293,5 +293,7 @@ def test_what_does_not_fit_is_refused() -> None:
     choices: dict[str, Choice] = {"warps": (1, 8), "ahead": 2, "split_k": 1}
     with pytest.raises(TreadleError, match=r"bytes of shared memory, \d+ too many"):
         template.check(anchor, choices, GPU, "here")
+    with pytest.raises(TreadleError, match="80 sums a thread, 16 too many, leave no registers for 2 steps"):
+        template.check(product(((40, 512), (512, 64))), choices, GPU, "here")
     with pytest.raises(TreadleError, match="slices"):
         template.check(product(((1, 512), (512, 64))), choices | {"split_k": 3}, GPU, "here")

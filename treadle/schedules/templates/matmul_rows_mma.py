@@ -33,7 +33,17 @@ from treadle.schedules.streams import (
     row_distance,
     tiles_of_warp,
 )
-from treadle.schedules.template import Anchor, Choices, Knob, Template, check_limits, number, pair, shared_by_batch
+from treadle.schedules.template import (
+    Anchor,
+    Choices,
+    Knob,
+    Template,
+    check_limit,
+    check_limits,
+    number,
+    pair,
+    shared_by_batch,
+)
 from treadle.schedules.tiles import CHUNK_BYTES, HALVES, PRODUCT_M, PRODUCT_N, QUAD, Region, end_of
 from treadle.target import KIB, Target
 
@@ -41,6 +51,8 @@ _MOST_ROWS = 64
 _OTHER_REGISTERS = 48
 """What addresses and predicates take beside weights and sums. Found by compiling: 64 registers of weights are 90 to 94
 along the terms, and 122 to 126 across."""
+_MOST_SUMS = 64
+"""Of a thread with several steps of weights. Found by compiling: with 80 some choices spill."""
 _BLOCKS = 1.5
 """Blocks of a multiprocessor, at least, for which terms are shared out. On an H100 224 to 256 blocks of 8 warps, 1.7
 to 1.9 of a multiprocessor, were the fastest of kernels by hand, or within 3% of these, for 1 x 4096 x 4096, 1 x 4096 x
@@ -113,7 +125,9 @@ class MatmulRowsMma(Template):
         warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * order.terms else (1, 4)
         # Sixteen times as many bytes of each lane.
         ahead = 4 if order.repeats > 1 else 2
-        return {"warps": warps, "ahead": ahead, "split_k": _slices(anchor, warps, target)}
+        split_k = _slices(anchor, warps, target)
+        tile = RowsTile.of(anchor, {"warps": warps, "ahead": ahead, "split_k": split_k})
+        return {"warps": warps, "ahead": ahead if tile.accumulators <= _MOST_SUMS else 1, "split_k": split_k}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         assert isinstance(anchor, MatmulOp)
@@ -135,6 +149,15 @@ class MatmulRowsMma(Template):
             ("registers a thread", tile.registers + _OTHER_REGISTERS, target.registers_per_thread),
         )
         check_limits(f"{self.name} with {tile.ahead} steps of {tile.columns} columns ahead", used, target)
+        if tile.ahead > 1:
+            check_limit(
+                "sums a thread beside several steps",
+                tile.accumulators,
+                _MOST_SUMS,
+                message=f"{self.name}: {tile.accumulators} sums a thread, {tile.accumulators - _MOST_SUMS} too many, "
+                f"leave no registers for {tile.ahead} steps",
+                accepted=f"at most {_MOST_SUMS} sums a thread, or ahead = 1",
+            )
 
     def build(self, anchor: Anchor, choices: Choices, target: Target, name: str) -> KernelOp:
         assert isinstance(anchor, MatmulOp)
@@ -291,9 +314,9 @@ class RowsTile:
 
     @property
     def registers(self) -> int:
-        """Of a thread, for weights and sums."""
+        """Of a thread, for weights, the rows of A that a repeat multiplies, and sums."""
         step = self.tiles * PRODUCT_M * self.order.terms * byte_width(self.element) // WARP // 4
-        return self.ahead * step + self.accumulators
+        return self.ahead * step + self.products * self.order.run // 2 + self.accumulators
 
 
 class _RowsBody:
