@@ -227,7 +227,7 @@ _CUDA: Passes = {
         _FUSE[0],
         Step(
             "graph-pack-dequantized{target=TARGET by-columns=true}",
-            "As on the CPU; constants move where they are dequantised in the product's kernel.",
+            "As on the CPU; constants move where the kernel that multiplies dequantises them.",
         ),
         *_FUSE[1:],
     ),

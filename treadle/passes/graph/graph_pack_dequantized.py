@@ -23,6 +23,7 @@ from treadle.index.expr import floordiv, mod, var
 from treadle.passes.graph.definition_analysis import index_reader
 from treadle.passes.graph.layout.layout import Layout, definition_in
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
+from treadle.schedules.default_template import default_template
 from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
 
@@ -56,8 +57,8 @@ class GraphPackDequantizedPass(ModulePass):
     anything but constants, whose reads have no dimension that is the column, stay.
 
     With `by-columns`, for GPUs, what belongs to a column lies together, in the order of its terms, so that lanes of a
-    warp load 16 bytes of them each (`matmul_rows_mma`); small numbers in i32, such as zero points, become bytes first.
-    Constants move only where one kernel dequantises and multiplies: another one reads the matrix by rows.
+    warp load 16 bytes of them each; small numbers in i32, such as zero points, become bytes first. Only constants of
+    products move whose kernel dequantises and wants that (`Template.reads_by_columns`).
     ```mlir
       %0 = graph.at %packed[%n, %block, %place floordiv 2] : tensor<512x28x16xui8>
     ```
@@ -80,17 +81,19 @@ class GraphPackDequantizedPass(ModulePass):
             if not isinstance(matrix, ComputeOp) or len(matrix.shape) != 2:
                 continue
             if self.by_columns:
-                _order_by_columns(matrix, is_fused=matrix.parent_op() is product.parent_op())
+                _order_by_columns(matrix, product, target)
                 continue
             rows, columns = matrix.shape
             default = panel_columns(target, default_vectors(target, columns, rows))
             _pack(matrix, default if self.width is None else self.width, narrow)
 
 
-def _order_by_columns(matrix: ComputeOp, *, is_fused: bool) -> None:
-    """Puts the column's dimension first, where it is not yet, and numbers into few bits."""
-    columns = _columns(matrix, set(_BYTES))
-    if not columns or (not is_fused and any(columns.values())):
+def _order_by_columns(matrix: ComputeOp, product: MatmulOp, target: Target) -> None:
+    """Puts the column's dimension first, and numbers into few bits, where the product's kernel reads them so."""
+    if matrix.parent_op() is not product.parent_op() or not _columns(matrix, set(_BYTES)):
+        return
+    template = default_template(product, target)
+    if template is None or not template.reads_by_columns:
         return
     for at in matrix.reads():
         _hold_in_bytes(at)

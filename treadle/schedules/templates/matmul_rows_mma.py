@@ -84,6 +84,7 @@ class MatmulRowsMma(Template):
     name: ClassVar[str] = "matmul_rows_mma"
     kind: ClassVar[str] = "cuda"
     least_capability: ClassVar[int] = 80
+    reads_by_columns: ClassVar[bool] = True
     knobs: ClassVar[tuple[Knob, ...]] = (
         Knob("warps", ((1, 8), (1, 4), (2, 4), (4, 2), (8, 1)), "warps of a block along the columns and along K"),
         Knob("ahead", (1, 2, 4), "steps of weights in registers"),
@@ -104,7 +105,8 @@ class MatmulRowsMma(Template):
         if not _lies_together(anchor, along_k):
             return False
         element = anchor.type.get_element_type()
-        if columns < tiles_of_warp(element, along_k=along_k) * PRODUCT_M:
+        # Constants of bytes come to lie by columns.
+        if columns < tiles_of_warp(element, along_k=along_k or is_of_few_bits(anchor)) * PRODUCT_M:
             return False
         if rows > 1 or not along_k or is_of_few_bits(anchor):
             return True
@@ -123,7 +125,6 @@ class MatmulRowsMma(Template):
         assert isinstance(anchor, MatmulOp)
         order = _order(anchor)
         warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * order.terms else (1, 4)
-        # Sixteen times as many bytes of each lane.
         ahead = 4 if order.repeats > 1 else 2
         split_k = _slices(anchor, warps, target)
         tile = RowsTile.of(anchor, {"warps": warps, "ahead": ahead, "split_k": split_k})
