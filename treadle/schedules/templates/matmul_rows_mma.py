@@ -315,9 +315,9 @@ class RowsTile:
 
     @property
     def registers(self) -> int:
-        """Of a thread, for weights, the rows of A that a repeat multiplies, and sums."""
+        """Of a thread, for weights, 16 bytes of each of its rows of A, and sums."""
         step = self.tiles * PRODUCT_M * self.order.terms * byte_width(self.element) // WARP // 4
-        return self.ahead * step + self.products * self.order.run // 2 + self.accumulators
+        return self.ahead * step + self.products * CHUNK_BYTES // 4 + self.accumulators
 
 
 class _RowsBody:
