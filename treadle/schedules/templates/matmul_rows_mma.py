@@ -12,7 +12,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, f32, i8
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from treadle.dialects.graph import ComputeOp, MatmulOp
+from treadle.dialects.graph import ComputeOp, ConstantOp, MatmulOp
 from treadle.dialects.graph.dtypes import byte_width, ui8
 from treadle.dialects.loop import KernelOp, Space
 from treadle.dialects.loop.tiles import WARP, fragments
@@ -198,11 +198,11 @@ def _order(anchor: MatmulOp) -> Order:
 
 
 def is_of_few_bits(anchor: MatmulOp) -> bool:
-    """Whether the group, or one before it, computes B from bytes."""
+    """Whether the group, or one before it, computes B from constants of bytes."""
     definition = anchor.b.owner
     if not isinstance(definition, ComputeOp) or definition.parent_op() is not anchor.parent_op():
         return False
-    types = [at.source.type for at in definition.reads()]
+    types = [at.source.type for at in definition.reads() if isinstance(at.source.owner, ConstantOp)]
     return any(isinstance(type, TensorType) and type.get_element_type() in (i8, ui8) for type in types)
 
 
