@@ -50,7 +50,9 @@ from treadle.target import Target
 Shape = tuple[int, ...]
 _REGISTERS_AT_ONCE = 8
 """A thread's registers are allocated in units of eight."""
-TENSOR_CORES = ("matmul_mma", "matmul_tf32", "matmul_int8", "attention_mma", "attention_decode_mma")
+TENSOR_CORES = (
+    "matmul_mma", "matmul_rows_mma", "matmul_tf32", "matmul_int8", "attention_mma", "attention_decode_mma",
+)  # fmt: skip
 """Templates whose schedules compute on tensor cores."""
 TELLING = ("HMMA", "IMMA", "LDGSTS")
 """Instructions of tensor core templates: a product of floats, or of bytes, and an asynchronous copy from global to
@@ -220,6 +222,11 @@ def _byte_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     return [right, MatmulOp(x[0], right.result, sums=i32)]
 
 
+def _product_by_rows(x: Sequence[SSAValue]) -> Sequence[Operation]:
+    right = TransposeOp(x[1], [1, 0])
+    return [right, MatmulOp(x[0], right.result)]
+
+
 def _turned_product(x: Sequence[SSAValue]) -> Sequence[Operation]:
     a, b = TransposeOp(x[0], [1, 0]), TransposeOp(x[1], [1, 0])
     return [a, b, MatmulOp(a.result, b.result)]
@@ -288,6 +295,7 @@ def cases() -> Mapping[str, Case]:
         Case("matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product),
         Case("f16 matmul 64 x 4096 x 64", ((64, 4096), (4096, 64)), _product, "float16"),
         Case("tf32 layer 128 x 3072 x 768", ((128, 3072), (3072, 768), (768,)), _tf32_layer),
+        Case("f16 matmul 1 x 4096 x 4096, by rows", ((1, 4096), (4096, 4096)), _product_by_rows, "float16"),
         Case("softmax of 1536 rows of 128", ((1536, 128),), _softmax),
         Case("layer norm of 128 rows of 768", ((128, 768), (768,), (768,)), _layer_norm),
         Case("sum of rows of 1024 x 1024", ((1024, 1024),), _reduction(1)),

@@ -223,7 +223,14 @@ _CUDA: Passes = {
         ),
     ),
     "define": _DEFINE,
-    "fuse": _FUSE,
+    "fuse": (
+        _FUSE[0],
+        Step(
+            "graph-pack-dequantized{target=TARGET by-columns=true}",
+            "As on the CPU; constants move where the kernel that multiplies dequantises them.",
+        ),
+        *_FUSE[1:],
+    ),
     "schedule": _SCHEDULE,
     "kernels": (
         *_KERNELS,

@@ -1,7 +1,7 @@
 """The software pipelines of kernels for GPUs: what a step needs is brought while steps before it compute.
 
-One for each mechanism: asynchronous copies, these with fragments that are loaded ahead, and tiles that come through
-registers.
+One for each mechanism: asynchronous copies, these with fragments that are loaded ahead, tiles that come through
+registers, and operands that stay in registers.
 """
 
 from __future__ import annotations
@@ -147,4 +147,35 @@ def prefetched(
         body(last, last % 2)
 
 
-__all__ = ["Step", "multiplied", "pipelined", "prefetched"]
+def streamed(
+    b: KernelBuilder,
+    name: str,
+    steps: Index | int,
+    ahead: int,
+    load: Step,
+    body: Step,
+    ready: Callable[[], None],
+) -> None:
+    """A loop over steps whose operands come to registers `ahead` steps before they are used.
+
+    load: to one of `ahead` sets of registers; body: uses a set, which is then loaded anew; ready: what is done between
+    the first loads and the first step
+
+    A set's number is a constant, so that its elements are registers: a turn of the loop is `ahead` steps.
+    """
+    for number in range(ahead if not isinstance(steps, int) else min(ahead, steps)):
+        with b.when(None if isinstance(steps, int) else b.index(number) < steps):
+            load(b.index(number), b.index(number))
+    ready()
+    whole = isinstance(steps, int) and steps % ahead == 0
+    with b.loop(name, (steps + (ahead - 1)) // ahead, at_once=1) as turn:
+        for number in range(ahead):
+            step, set = turn * ahead + number, b.index(number)
+            with b.when(None if whole else step < steps):
+                body(step, set)
+                following = step + ahead
+                with b.when(following < steps):
+                    load(following, set)
+
+
+__all__ = ["Step", "multiplied", "pipelined", "prefetched", "streamed"]

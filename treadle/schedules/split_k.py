@@ -19,7 +19,7 @@ from treadle.dialects.graph.dtypes import byte_width
 from treadle.dialects.graph.reduction import identity
 from treadle.dialects.loop import Space
 from treadle.dialects.task import repeat
-from treadle.schedules.kernel_builder import Index, KernelBuilder
+from treadle.schedules.kernel_builder import Index, KernelBuilder, Predicate
 from treadle.schedules.reduction_end import ReductionEnd, steps_of
 from treadle.schedules.template import Knob, check_limit
 
@@ -77,10 +77,20 @@ class PartialSums:
         self._sums = b.alloc("partial_sums", shape, element, Space.DEVICE)
         self._counters = b.alloc("counters", [tiles], i32, Space.ZEROED)
 
-    def keep(self, tile: Index, slice: Index, element: Callable[[Index, Index], Scalar]) -> SSAValue:
-        """Stores the calling thread's elements, given vector and lane; whether its block is the tile's last."""
+    def keep(
+        self,
+        tile: Index,
+        slice: Index,
+        element: Callable[[Index, Index], Scalar],
+        has_sums: Predicate | None = None,
+    ) -> SSAValue:
+        """Stores the calling thread's elements, given vector and lane; whether its block is the tile's last.
+
+        has_sums: whether the thread is one of `threads`, where a block has others, too
+        """
         b = self._b
         with (
+            b.when(has_sums),
             b.tasks(["v"], repeat(self._vectors), unroll=True) as (v,),
             b.tasks(["e"], repeat(self.lanes), unroll=True, vector=True) as (e,),
         ):

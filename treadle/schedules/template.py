@@ -231,6 +231,9 @@ class Template(ABC):
     copies_ahead: ClassVar[bool] = False
     """Whether operands come by asynchronous copies, which a prologue that computes would make wait."""
 
+    reads_by_columns: ClassVar[bool] = False
+    """Whether what a product's matrix is dequantised from is to lie by columns, each in the order of its terms."""
+
     def __init_subclass__(cls) -> None:
         """Has caches know the sources of a template that is none of Treadle's."""
         super().__init_subclass__()

@@ -71,6 +71,7 @@ EXPECTED = {
     "transpose_cuda": Expected(frozenset({"LDG.E.128", "STS", "LDS", "BAR.SYNC", "STG.E.128"}), 48),
     "window_cuda": Expected(frozenset({"FFMA", "LDG", "STG"}), 32),
     "matmul_mma": Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"}), 4),
+    "matmul_rows_mma": Expected(frozenset({"HMMA.16816.F32", "LDG.E.128", "LDS.128", "BAR.SYNC", "PRMT"}), 16),
     "matmul_int8": Expected(frozenset({"IMMA.16832.S8.S8", "LDGSTS.BYPASS.128", "LDSM.16.M88.4"}), 4),
     "matmul_tf32": Expected(frozenset({"HMMA.1688.F32.TF32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDS"}), 4),
     BY_HAND: Expected(frozenset({"HMMA.16816.F32", "LDGSTS.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.2"}), 12),
@@ -88,6 +89,7 @@ def _byte_product(graph: Graph) -> SSAValue:
 GRAPHS: dict[str, tuple[Callable[[Graph], SSAValue], tuple[tuple[int, ...], ...]]] = {
     "matmul_simt": (_product, ((2048, 64), (64, 2048))),
     "matmul_mma": (_product, ((2048, 64), (64, 2048))),
+    "matmul_rows_mma": (_product, ((8, 4096), (4096, 4096))),
     "matmul_int8": (_byte_product, ((2048, 64), (2048, 64))),
     "matmul_tf32": (_product, ((2048, 64), (64, 2048))),
     "reduce_cuda": (lambda g: g.add(ReductionOp("add", g[0], [1], keep=False)), ((64, 1024),)),
@@ -111,7 +113,7 @@ QUICK = {arch: tuple(EXPECTED) for arch in ARCHS[::3]} | {
     arch: tuple(EXPECTED)[n :: len(OTHERS)] for n, arch in enumerate(OTHERS)
 }
 """The kernels that every run compiles for an architecture. On those between others the templates take turns."""
-HALVES = ("matmul_mma", "attention_mma", "attention_decode_mma")
+HALVES = ("matmul_mma", "matmul_rows_mma", "attention_mma", "attention_decode_mma")
 """Templates of 16-bit floats."""
 DTYPES = {**dict.fromkeys(HALVES, np.float16), "matmul_int8": np.int8}
 """Of the templates that are not of float32."""

@@ -111,7 +111,7 @@ def test_a_template_for_tensor_cores_is_refused() -> None:
     ):
         treadle.compile(ir.parse(text), T4, after="schedule")
     found = {name for name, template in TEMPLATES.items() if template.kind == "cuda" and not template.runs_on(T4)}
-    of_products = {"matmul_mma", "matmul_int8", "matmul_tf32", "matmul_wgmma", "matmul_cluster"}
+    of_products = {"matmul_mma", "matmul_int8", "matmul_tf32", "matmul_rows_mma", "matmul_wgmma", "matmul_cluster"}
     assert found == of_products | {"attention_decode_mma", "attention_mma", "attention_wgmma"}
 
 

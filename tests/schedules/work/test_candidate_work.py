@@ -7,13 +7,22 @@ import dataclasses
 import pytest
 from xdsl.dialects.builtin import TensorType
 
-from tests.schedules.work.works import CPU_CASES, GPU_CASES, WARPGROUP_CASES, candidates, on_kernel, tasks
+from tests.schedules.work.works import (
+    CPU_CASES,
+    FEW_BITS_CASES,
+    GPU_CASES,
+    WARPGROUP_CASES,
+    candidates,
+    on_kernel,
+    tasks,
+)
 from treadle.dialects.graph import ComputeOp
 from treadle.dialects.loop import KernelOp
 from treadle.dialects.schedule import UseAttr
 from treadle.errors import TreadleError
 from treadle.schedules.gpu_time import GpuWork, gpu_seconds
 from treadle.schedules.kernel_builder import KernelBuilder
+from treadle.schedules.search.candidate import Candidate
 from treadle.schedules.search.predict import cpu_seconds
 from treadle.schedules.template import Anchor, Choices
 from treadle.schedules.templates import TEMPLATES
@@ -54,6 +63,16 @@ def test_as_on_kernels(name: str, is_gpu: bool) -> None:
 def seconds(work: Work | GpuWork, target: Target) -> float:
     """The predicted time."""
     return cpu_seconds(work, target) if isinstance(work, Work) else gpu_seconds(work, target)
+
+
+@pytest.mark.parametrize("name", FEW_BITS_CASES)
+def test_products_by_weights_of_few_bits_as_on_kernels(name: str) -> None:
+    target, (task,) = tasks(name, is_gpu=True)
+    for warps, ahead in (((1, 8), 2), ((1, 4), 1), ((4, 2), 4)):
+        candidate = Candidate("matmul_rows_mma", {"warps": warps, "ahead": ahead})
+        replayed = task.search.replay(candidate)
+        work, counted = work_of(Group(task.search.anchor), replayed, target), on_kernel(task, candidate, target)
+        assert isinstance(replayed, UseAttr) and dataclasses.asdict(work) == pytest.approx(dataclasses.asdict(counted))
 
 
 @pytest.mark.parametrize("name", WARPGROUP_CASES)

@@ -97,6 +97,11 @@ def product_by_constant(g: Graph) -> SSAValue:
     return g.add(MatmulOp(g[0], g.constant(weights(64, 48))))
 
 
+def halves_by_constant(g: Graph) -> SSAValue:
+    """Of f16."""
+    return g.add(MatmulOp(g[0], g.constant(weights(1024, 48).astype(np.float16))))
+
+
 def byte_product(g: Graph) -> SSAValue:
     """Of bytes, of which the right operand lies along K."""
     return g.add(MatmulOp(g[0], g.add(TransposeOp(g[1], [1, 0])), sums=i32))
@@ -194,6 +199,8 @@ GPU_CASES: Mapping[str, tuple[str, Case]] = {
     "product in few blocks": (A100, Case(((32, 1024), (1024, 24)), product)),
     "layer": ("sm_90a", Case(((66, 64),), layer)),
     "product of halves": (A100, Case(((264, 192), (192, 136)), product, np.float16)),
+    "product of few rows": (A100, Case(((3, 1064), (1064, 200)), product, np.float16)),
+    "product of few rows by rows": (A100, Case(((5, 2048), (512, 2048)), product_by_rows, np.float16)),
     "product of bytes": (A100, Case(((272, 128), (144, 128)), byte_product, np.int8)),
     "tf32": (A100, Case(((260, 128), (128, 300)), product, options=CompileOptions(precision="tf32"))),
     "convolution": (A100, Case(((1, 16, 15, 15),), conv(24, 3, 2))),
@@ -215,12 +222,20 @@ WARPGROUP_CASES: Mapping[str, tuple[str, Case]] = {
     "attention of warpgroups": ("sm_90a", Case(((1, 2, 256, 64),) * 3, attention(causal=True), np.float16)),
 }
 """Of GPUs, too. What is predicted is counted before copies become those of boxes, which have other counts."""
+FEW_BITS_CASES: Mapping[str, tuple[str, Case]] = {
+    f"product of few rows of {bits}": (
+        A100,
+        Case(((2, 1024),), halves_by_constant, np.float16, options=CompileOptions(weights=bits)),
+    )
+    for bits in ("int4", "int8")
+}
+"""Of GPUs, of which templates that dequantise where they copy have other counts than is predicted."""
 
 
 @cache
 def tasks(name: str, *, is_gpu: bool) -> tuple[Target, tuple[GroupTask, ...]]:
     """The groups of a case."""
-    text, case = ({**GPU_CASES, **WARPGROUP_CASES} if is_gpu else CPU_CASES)[name]
+    text, case = ({**GPU_CASES, **WARPGROUP_CASES, **FEW_BITS_CASES} if is_gpu else CPU_CASES)[name]
     target = Target.parse(text)
     return target, tuple(tasks_of(case.module(target), target))
 

@@ -1,4 +1,4 @@
-"""graph-pack-dequantized: what a product's matrix is dequantised from, in panels and in few bits."""
+"""graph-pack-dequantized: what a product's matrix is dequantised from, in panels or by columns, and in few bits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from treadle.index.expr import floordiv, mod, var
 from treadle.passes.graph.definition_analysis import index_reader
 from treadle.passes.graph.layout.layout import Layout, definition_in
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
+from treadle.schedules.default_template import default_template
 from treadle.schedules.register_tile import default_vectors, panel_columns
 from treadle.target import Target
 
@@ -55,6 +56,13 @@ class GraphPackDequantizedPass(ModulePass):
     many bytes as there are numbers of 4 bits. Numbers of 8 bits get panels alone. Matrices that are computed from
     anything but constants, whose reads have no dimension that is the column, stay.
 
+    With `by-columns`, for GPUs, what belongs to a column lies together, in the order of its terms, so that lanes of a
+    warp load 16 bytes of them each; small numbers in i32, such as zero points, become bytes first. Only constants of
+    products move whose kernel dequantises and wants that (`Template.reads_by_columns`).
+    ```mlir
+      %0 = graph.at %packed[%n, %block, %place floordiv 2] : tensor<512x28x16xui8>
+    ```
+
     weights: bf16 packs matrices that are widened from that type, too. Those that `precision=bf16` leaves stay without:
         panels took 0.96 to 1.10 times as long (convolutions of SqueezeNet, one thread, AVX-512 and AVX2).
     """
@@ -64,18 +72,54 @@ class GraphPackDequantizedPass(ModulePass):
     weights: str = "float"
     width: int | None = None
     """Columns of a panel; by default those of the target's register tile for a matrix of as many."""
+    by_columns: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, narrow = Target.parse(self.target), {*_BYTES, *([bf16] if self.weights == "bf16" else [])}
         for product in [inner for inner in op.walk() if isinstance(inner, MatmulOp)]:
             matrix = product.b.owner
-            if isinstance(matrix, ComputeOp) and len(matrix.shape) == 2:
-                rows, columns = matrix.shape
-                default = panel_columns(target, default_vectors(target, columns, rows))
-                _pack(matrix, default if self.width is None else self.width, narrow)
+            if not isinstance(matrix, ComputeOp) or len(matrix.shape) != 2:
+                continue
+            if self.by_columns:
+                _order_by_columns(matrix, product, target)
+                continue
+            rows, columns = matrix.shape
+            default = panel_columns(target, default_vectors(target, columns, rows))
+            _pack(matrix, default if self.width is None else self.width, narrow)
 
 
-def _pack(matrix: ComputeOp, panel: int, narrow: Set[Attribute]) -> None:
+def _order_by_columns(matrix: ComputeOp, product: MatmulOp, target: Target) -> None:
+    """Puts the column's dimension first, and numbers into few bits, where the product's kernel reads them so."""
+    if matrix.parent_op() is not product.parent_op() or not _columns(matrix, set(_BYTES)):
+        return
+    template = default_template(product, target)
+    if template is None or not template.reads_by_columns:
+        return
+    for at in matrix.reads():
+        _hold_in_bytes(at)
+    _pack(matrix, None, set(_BYTES))
+
+
+def _hold_in_bytes(at: AtOp) -> None:
+    """Numbers of i32 that bytes can hold are read from a constant of bytes."""
+    constant = at.source.owner
+    if not isinstance(constant, ConstantOp) or at.result.type != i32:
+        return
+    array = constant_array(constant)
+    if array.size == 0 or int(array.min()) < 0 or int(array.max()) >= 1 << _BYTE:
+        return
+    held = constant_op(array.astype(np.uint8))
+    held.location, held.result.name_hint = constant.location, constant.result.name_hint
+    Rewriter.insert_op(held, InsertPoint.after(constant))
+    narrow = AtOp(held.result, at.indices)
+    narrow.location = at.location
+    Rewriter.replace_op(at, [narrow, arith.ExtUIOp(narrow.result, i32)])
+    if not constant.result.uses:
+        Rewriter.erase_op(constant)
+
+
+def _pack(matrix: ComputeOp, panel: int | None, narrow: Set[Attribute]) -> None:
+    """Stores a matrix's constants in panels of so many columns; None: each column by itself."""
     columns = _columns(matrix, narrow)
     if not columns:
         return
@@ -85,8 +129,9 @@ def _pack(matrix: ComputeOp, panel: int, narrow: Set[Attribute]) -> None:
         constant = source.owner
         assert isinstance(constant, ConstantOp)
         rank = len(shape_of(source))
-        layout = Layout((dim, *(d for d in range(rank) if d != dim), dim), panel)
-        array, small = _compressed(layout.array(constant_array(constant)))
+        order = (dim, *(d for d in range(rank) if d != dim))
+        layout = Layout(order) if panel is None else Layout((*order, dim), panel)
+        array, small = _compressed(layout.array(constant_array(constant)), lanes=panel is not None)
         packed = constant_op(array)
         packed.location, packed.result.name_hint = constant.location, constant.result.name_hint
         Rewriter.insert_op(packed, InsertPoint.after(constant))
@@ -138,11 +183,11 @@ class _Held:
     bytes: IntegerType
 
 
-def _compressed(array: Array) -> tuple[Array, _Held | None]:
+def _compressed(array: Array, *, lanes: bool) -> tuple[Array, _Held | None]:
     """Bytes that hold numbers of 4, 2 or 1 bits, the first in their lowest bits; others as they are.
 
-    Those of a byte are neighbours in the last dimension before the lanes that can be divided, so that a kernel which
-    reads terms in order has them at once.
+    Those of a byte are neighbours in the last dimension that can be divided, before the lanes if there are some, so
+    that a kernel which reads terms in order has them at once.
     """
     bytes = next((each for each in _BYTES if numpy_dtype(each) == array.dtype), None)
     if bytes is None or array.size == 0:
@@ -151,7 +196,7 @@ def _compressed(array: Array) -> tuple[Array, _Held | None]:
     signed = low < 0
     bits = next(b for b in (1, 2, 4, 8) if (-low <= 1 << (b - 1) > high if signed else high < 1 << b))
     count = _BYTE // bits
-    dim = max((d for d in range(1, array.ndim - 1) if array.shape[d] % count == 0), default=0)
+    dim = max((d for d in range(1, array.ndim - lanes) if array.shape[d] % count == 0), default=0)
     if count == 1 or dim == 0:
         return array, None
     held = _Held(dim, bits, 1 << (bits - 1) if signed else 0, bytes)

@@ -84,6 +84,10 @@ def instantiate(fused: FusedOp, target: Target, programs: Mapping[str, ProgramOp
         kernel.joins = DenseArrayBase.from_list(i64, [joined[value] for value in kernel.inputs])
     Rewriter.insert_op(kernel, InsertPoint.before(anchor))
     Rewriter.replace_op(anchor, [], kernel.results)
+    # A template may compute an operand from what it is computed from.
+    for member in reversed(list(fused.body.block.ops)):
+        if isinstance(member, ComputeOp) and not member.result.uses:
+            Rewriter.erase_op(member)
     fused.schedule = None
 
 

@@ -13,6 +13,7 @@ from treadle.schedules.templates.generic_cuda import GenericCuda
 from treadle.schedules.templates.matmul_cluster import MatmulCluster
 from treadle.schedules.templates.matmul_cpu import MatmulCpu
 from treadle.schedules.templates.matmul_mma import MatmulInt8, MatmulMma, MatmulTf32
+from treadle.schedules.templates.matmul_rows_mma import MatmulRowsMma
 from treadle.schedules.templates.matmul_simt import MatmulSimt
 from treadle.schedules.templates.matmul_tiles_cpu import MatmulRoundedCpu, MatmulTilesCpu
 from treadle.schedules.templates.matmul_wgmma import MatmulWgmma
@@ -46,6 +47,7 @@ TEMPLATES: dict[str, Template] = {
         AttentionCuda(),
         RowCuda(),
         WindowCuda(),
+        MatmulRowsMma(),
         ReduceCuda(),
         MatmulWgmma(),
         MatmulCluster(),

@@ -82,6 +82,11 @@ REDUCTIONS: list[tuple[str, Shape, tuple[int, ...]]] = [
     ("add", (10007,), (0,)),
 ]
 
+FEW_ROWS: list[tuple[Shape, Shape]] = [
+    *(each for each in PRODUCTS if each[0][-2] <= 64),
+    *(((m, k), (k, n)) for m, k, n in ((1, 4096, 24), (2, 72, 264), (4, 1100, 40), (6, 520, 8), (8, 31, 127))),
+]
+
 SMALL_PRODUCTS: list[tuple[Shape, Shape]] = [((1, 64), (64, 37)), ((2, 2, 65), (2, 65, 3)), ((104, 26), (26, 1))]
 """Products of few elements, which are reductions."""
 
@@ -225,6 +230,7 @@ COVERED: dict[str, Coverage] = {
     "attention_decode_mma": Coverage(HALVES, FEW_QUERIES),
     "matmul_simt": Coverage(FLOATS, _products(PRODUCTS)),
     "matmul_mma": Coverage(HALVES, _products(PRODUCTS)),
+    "matmul_rows_mma": Coverage(HALVES, _products(FEW_ROWS)),
     "matmul_tf32": Coverage(("float32",), _products(PRODUCTS)),
     "matmul_int8": Coverage(("int8",), tuple(partial(_byte_product, each) for each in PRODUCTS)),
     "reduce_cuda": Coverage(
