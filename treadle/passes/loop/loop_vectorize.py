@@ -17,7 +17,8 @@ from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import floordiv
 from treadle.index.reader import IndexReader
 from treadle.passes.loop.kernels import kernels_of
-from treadle.passes.loop.vector_body import Unsupported, compute_wide, vectorize_loop
+from treadle.passes.loop.vector_body import vectorize_loop
+from treadle.passes.loop.vector_forms import Unsupported, compute_wide
 from treadle.target import Target
 
 # Register buffers that are accessed by whole vectors only become buffers of vectors.
