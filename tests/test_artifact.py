@@ -20,7 +20,7 @@ import treadle
 from tests.backends.cuda.fake_driver import FakeDriver
 from tests.helpers.onnx_models import WEIGHTS, linear_model
 from treadle.artifact.artifact import Artifact, file_digest
-from treadle.artifact.manifest import MANIFEST, BufferMap
+from treadle.artifact.manifest import FORMAT, MANIFEST, BufferMap
 from treadle.backends.c import open_artifact
 from treadle.backends.cuda.open_artifact import open_program
 from treadle.backends.interface import kernel_interface
@@ -374,7 +374,6 @@ def test_a_cubin_says_what_its_launch_is(on_gpu: Path) -> None:
 
 
 MALFORMED: dict[str, tuple[Callable[[Content], object], str]] = {
-    "other format": (lambda m: m.update(format=1), "format is unknown; accepted: "),
     "no format": (lambda m: m.pop("format"), "format is missing"),
     "dtype": (lambda m: m["inputs"][0].update(dtype="float99"), "inputs[0].dtype is 'float99'; accepted: bool, int8"),
     "object dtype": (lambda m: m["inputs"][0].update(dtype="O"), "inputs[0].dtype is 'O'"),
@@ -395,6 +394,12 @@ MALFORMED: dict[str, tuple[Callable[[Content], object], str]] = {
     "files": (lambda m: m.update(files=[]), "files is a list; accepted: an object"),
     "surrogate": (lambda m: m["inputs"][0].update(name="\ud800"), "inputs[0].name is no Unicode text"),
 }
+
+
+def test_an_artifact_of_another_version_is_refused(on_cpu: Path, tmp_path: Path) -> None:
+    message = refusal(edited(on_cpu, tmp_path / "saved", lambda m: m.update(format=1)))
+    says = f"another version of Treadle wrote this, in format 1; accepted: format {FORMAT}: compile the model again"
+    assert message == f"{tmp_path / 'saved' / MANIFEST}: {says}"
 
 
 @pytest.mark.parametrize("case", MALFORMED)

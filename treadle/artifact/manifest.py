@@ -319,8 +319,10 @@ def parse_manifest(data: bytes, where: object) -> Manifest:
         message = f"the manifest is damaged: {str(error)[:200] or 'nested too deeply'}"
         raise TreadleError(message, where, WROTE_IT) from error
     fields = Fields(content, "", where, WROTE_IT)
-    if fields.natural("format", _MAX_BYTES) != FORMAT:
-        raise fields.error("format", "is unknown", f"{FORMAT}; compile the model again")
+    format = fields.natural("format", _MAX_BYTES)
+    if format != FORMAT:
+        message = f"another version of Treadle wrote this, in format {format}"
+        raise TreadleError(message, where, f"format {FORMAT}: compile the model again")
     manifest = _manifest(fields)
     try:
         dynamic_calls(manifest)
