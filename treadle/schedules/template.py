@@ -305,10 +305,10 @@ class Template(ABC):
         del anchor, target
         return choices
 
-    def of_part(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """The choices for an anchor of which often only a part is needed, from those of a smaller one; the same unless
+    def of_part(self, anchor: Anchor, part: Anchor, choices: Choices, target: Target) -> Choices:
+        """The choices for an anchor of which often only a part is needed, from those of the part; the same unless
         overridden."""
-        del anchor, target
+        del anchor, part, target
         return choices
 
     def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:

@@ -192,7 +192,7 @@ def _default_of(instance: Anchor, anchor: Anchor, target: Target) -> UseAttr | N
     if template is None or not template.fits(anchor):
         return None
     default = template.canonical(instance, template.default(instance, target), target)
-    choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
+    choices = template.of_part(anchor, instance, {**default, **template.decided(anchor, target)}, target)
     try:
         template.check(anchor, choices, target, "")
     except TreadleError:
