@@ -311,10 +311,10 @@ class Template(ABC):
         del anchor, part, target
         return choices
 
-    def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+    def in_call(self, anchor: Anchor, whole: Anchor, choices: Choices, target: Target) -> Choices:
         """The choices whose kernel does for an anchor what that of these choices does in a call that computes as much
-        of a larger one: the same unless overridden, since what a block does is known from the larger one."""
-        del anchor, target
+        of the whole one: the same unless overridden, since what a block does is known from the whole one."""
+        del anchor, whole, target
         return choices
 
     def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices] | None:

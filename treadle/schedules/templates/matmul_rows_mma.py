@@ -47,8 +47,8 @@ from treadle.schedules.template import (
 from treadle.schedules.tiles import CHUNK_BYTES, HALVES, PRODUCT_M, PRODUCT_N, QUAD, Region, end_of
 from treadle.target import KIB, Target
 
-_ROWS = (1, PRODUCT_N, 16, 32, 64)
-_MOST_ROWS = _ROWS[-1]
+_MOST_ROWS = 64
+_ROWS = (1, *range(PRODUCT_N, _MOST_ROWS + 1, PRODUCT_N))
 _OTHER_REGISTERS = 48
 """What addresses and predicates take beside weights and sums. Found by compiling: 64 registers of weights are 90 to 94
 along the terms, and 122 to 126 across."""
@@ -131,10 +131,15 @@ class MatmulRowsMma(Template):
         return _usual(anchor, {} if anchor.shape[-2] <= _MOST_ROWS else {"rows": PRODUCT_N}, target)
 
     def of_part(self, anchor: Anchor, part: Anchor, choices: Choices, target: Target) -> Choices:
-        """A block has the rows of the part, or the next number of them that there is a kernel for."""
+        """A block has the rows of the part, or some more that take as many instructions."""
         assert isinstance(anchor, MatmulOp) and isinstance(part, MatmulOp)
-        rows = next((each for each in _ROWS if each >= part.shape[-2]), _MOST_ROWS)
+        rows = _rows_of_block(part)
         return _usual(anchor, {"rows": rows} if rows < anchor.shape[-2] else {}, target)
+
+    def in_call(self, anchor: Anchor, whole: Anchor, choices: Choices, target: Target) -> Choices:
+        """A block has the rows of the whole product, also where a call has fewer."""
+        assert isinstance(whole, MatmulOp)
+        return choices if choices.get("rows") else {**choices, "rows": _rows_of_block(whole)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         assert isinstance(anchor, MatmulOp)
@@ -220,6 +225,11 @@ def _lies_together(anchor: MatmulOp, along_k: bool) -> bool:
     together = across(anchor.type.get_element_type())
     extent = anchor.reduction_extent if along_k else anchor.shape[-1]
     return extent % together == 0 and has_contiguous_rows(anchor, anchor.b, across=along_k, together=together)
+
+
+def _rows_of_block(anchor: MatmulOp) -> int:
+    """The fewest rows of a block that cover all of the product's, or the most."""
+    return next((rows for rows in _ROWS if rows >= anchor.shape[-2]), _MOST_ROWS)
 
 
 def _usual(anchor: MatmulOp, rows: Choices, target: Target) -> dict[str, Choice]:
