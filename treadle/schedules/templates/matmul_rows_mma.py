@@ -377,7 +377,7 @@ class _RowsBody:
         if rows == 1:
             self._tile(b.index(0), steps, (index, tiles), slice)
         else:
-            with b.loop("rows", rows, at_once=1) as n:
+            with b.loop("rows", rows) as n:
                 self._tile(n * tile.rows, steps, (n * tiles + index, rows * tiles), slice)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         grid = tiles * slices.number
