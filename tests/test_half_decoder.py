@@ -3,8 +3,7 @@ ONNX Runtime."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,13 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from onnx.numpy_helper import from_array
 
 import treadle
+from tests.helpers.loads import bytes_read
 from treadle.backends.cuda.emulator import Report
 from treadle.target.options import Weights
 
-LAYERS, HEADS, GROUPS, SIZE, WIDTH = 2, 8, 2, 64, 256
+LAYERS, HEADS, GROUPS, SIZE, WIDTH = 2, 8, 2, 64, 512
+ELEMENTS = LAYERS * WIDTH * (2 * HEADS + 2 * GROUPS) * SIZE
+"""Of all weights."""
 ROWS, ROOM = 40, 216
 RANDOM = np.random.default_rng(11)
 KEPT = {f"past_{each}{n}": f"present_{each}{n}" for n in range(LAYERS) for each in "kv"}
@@ -45,7 +47,7 @@ def decoder() -> ModelProto:
     x = "x"
     for n in range(LAYERS):
         for each, heads in (("q", HEADS), ("k", GROUPS), ("v", GROUPS)):
-            weights[f"w{each}{n}"] = few_bits(WIDTH, heads * SIZE, 0.1)
+            weights[f"w{each}{n}"] = few_bits(WIDTH, heads * SIZE, 0.07)
             nodes.append(make_node("MatMul", [x, f"w{each}{n}"], [f"{each}{n}"]))
         weights[f"wo{n}"] = few_bits(HEADS * SIZE, WIDTH, 0.05)
         nodes += [
@@ -100,18 +102,15 @@ def test_steps_get_kernels_of_few_rows(target: str, weights: Weights) -> None:
             attention, products = (
                 [each for each in model.reports if name in each.kernel] for name in ("attention", "matmul")
             )
-            texts = [(model.folder / "kernels" / f"{each.kernel}.cu").read_text() for each in attention]
-            assert [" heads of keys: " in text for text in texts] == [rows <= 4] * LAYERS
+            assert [" heads of keys: " in text for text in texts_of(model, attention)] == [rows <= 4] * LAYERS
             if rows > 1:
                 continue
             for each in attention:
                 assert [bytes_read(each, buffer) for buffer in "KV"] == [GROUPS * total * SIZE * 2] * 2
-            for each in products:
-                print(each.kernel, sorted({m: bytes_read(each, m) for m in re.findall(r"__restrict__ (\w+)", each.counters.source)}.items()), each.counters.total)
+            assert all("rows_of_a" in text for text in texts_of(model, products))
+            assert sum(bytes_read(each, "B") for each in products) == ELEMENTS // (4 if weights == "int4" else 1) * 2
 
 
-def bytes_read(report: Report, buffer: str) -> int:
-    """By loads of an argument of a kernel."""
-    assert report.counters is not None
-    lines = [n for n in report.counters.lines if re.search(rf">\(&{buffer}\[", report.counters.text(n.line))]
-    return sum(n.global_read for n in lines)
+def texts_of(model: treadle.Model, reports: Sequence[Report]) -> list[str]:
+    """Of the kernels that were launched."""
+    return [(model.folder / "kernels" / f"{each.kernel}.cu").read_text() for each in reports]

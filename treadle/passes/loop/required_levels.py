@@ -334,7 +334,9 @@ class Levels:
         for op in block.ops:
             if isinstance(op, scf.IfOp):
                 yield from self._branches(op, applied)
-            if not isinstance(op, scf.ForOp) or "loop.vector" in op.attributes or "loop.unroll" in op.attributes:
+            if not isinstance(op, scf.ForOp) or "loop.vector" in op.attributes:
+                continue
+            if "loop.unroll" in op.attributes and not self._is_around_all(op):
                 continue
             tested = applied
             if self._may_skip(op):

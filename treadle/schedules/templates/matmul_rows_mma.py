@@ -257,8 +257,8 @@ def _slices(anchor: MatmulOp, choices: Choices, target: Target) -> int:
 class RowsTile:
     """The extents that choices imply for an anchor.
 
-    rows: of A, that a block has at a time; warps: along the columns and along K; ahead: steps of weights in registers; along_k: how weights lie;
-    order: of the terms of a step; slices: of the terms, for blocks
+    rows: of A, that a block has at a time; warps: along the columns and along K; ahead: steps of weights in registers
+    along_k: how weights lie; order: of the terms of a step; slices: of the terms, for blocks
     """
 
     rows: int
@@ -377,7 +377,7 @@ class _RowsBody:
         if rows == 1:
             self._tile(b.index(0), steps, (index, tiles), slice)
         else:
-            with b.loop("rows", rows) as n:
+            with b.loop("rows", rows, at_once=1) as n:
                 self._tile(n * tile.rows, steps, (n * tiles + index, rows * tiles), slice)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         grid = tiles * slices.number
@@ -497,6 +497,9 @@ class _RowsBody:
         with b.tasks(["q", "e"], repeat(tile.products, tile.each), unroll=True) as (q, e):
             row, column, exists = self._place(e)
             i, j = first + (q * PRODUCT_N + row), self.column + column
-            ends = i < self.m if self.m % (tile.products * tile.height) else None, j < self.n if self.n % tile.columns else None
+            ends = (
+                i < self.m if self.m % (tile.products * tile.height) else None,
+                j < self.n if self.n % tile.columns else None,
+            )
             value = narrowed(b, b.load(total, [q * tile.each + e]), self.element)
             b.store(value, b.output, [*self.outer, i, j], all_of([exists, *ends]))
