@@ -17,6 +17,7 @@ from onnx.numpy_helper import from_array
 import treadle
 from tests.helpers.loads import bytes_read
 from treadle.backends.cuda.emulator import Report
+from treadle.model import CompiledModel
 from treadle.target.options import Weights
 
 LAYERS, HEADS, GROUPS, SIZE, WIDTH = 2, 8, 2, 64, 512
@@ -111,6 +112,6 @@ def test_steps_get_kernels_of_few_rows(target: str, weights: Weights) -> None:
             assert sum(bytes_read(each, "B") for each in products) == ELEMENTS // (4 if weights == "int4" else 1) * 2
 
 
-def texts_of(model: treadle.Model, reports: Sequence[Report]) -> list[str]:
+def texts_of(model: CompiledModel, reports: Sequence[Report]) -> list[str]:
     """Of the kernels that were launched."""
     return [(model.folder / "kernels" / f"{each.kernel}.cu").read_text() for each in reports]

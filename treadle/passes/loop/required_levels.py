@@ -361,10 +361,12 @@ class Levels:
         return self._only_stores(loop, loop.body.block) or self._is_around_all(loop)
 
     def _is_around_all(self, loop: scf.ForOp) -> bool:
-        """Whether all that the threads of a block do is in a loop, with all buffers: its iterations carry nothing to
-        one another, as blocks do not. Which of them are skipped is the same for all threads."""
+        """Whether all that threads of a block do together is in a loop, with all buffers: its iterations carry nothing
+        to one another, as blocks do not. Which of them are skipped is the same for all threads."""
         body, kernel = loop.body.block, self._kernel
         if kernel.threads.value.data == 1 or loop.results or _only_loop(kernel.body.block) is not loop:
+            return False
+        if not any(op.has_trait(Convergent) for op in body.walk()):
             return False
         return all(body.is_ancestor(op) for op in kernel.body.walk() if isinstance(op, AllocOp))
 
