@@ -18,11 +18,12 @@ from treadle.compiler.request import CompileRequest, lowered_module
 from treadle.dialects.graph import ConstantOp, FusedOp, MatmulOp
 from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.schedule import DispatchAttr, UseAttr
-from treadle.passes.schedule.ranged_schedule import PointTimes, module_points
+from treadle.passes.schedule.ranged_schedule import PointTimes, module_points, point_defaults
 from treadle.shapes.decision_tree import kernel_for
 from treadle.target import Target
 from treadle.target.options import CompileOptions, Weights
 from treadle.tools.treadle_cli import main
+from treadle.tuning.tasks import tasks_of
 
 ROWS = "matmul_rows_mma"
 
@@ -121,3 +122,15 @@ def test_check_names_both_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["check", str(file), *options]) == 0
     said = capsys.readouterr().out
     assert ROWS in said and "matmul_mma" in said
+
+
+def test_no_search_tries_other_rows(tmp_path: Path) -> None:
+    """A search of the range begins with the candidates that it may try."""
+    module = lowered(written(tmp_path, 1024, 256), "sm_80", treadle.Dim("s", 1, 512), "int4", "fuse")
+    target = Target.parse("sm_80")
+    (task,) = tasks_of(module, target)
+    of_rows = {
+        use.knobs().get("rows") for use in point_defaults(group_of(module), module_points(group_of(module)), target)
+    }
+    assert {1, 8} <= of_rows
+    assert not any(seed.program == ROWS for seed in task.seeds)
