@@ -41,7 +41,7 @@ OVERHANGING: list[tuple[Shape, Shape, Pair, int, int]] = [
     ((8, 264), (264, 7), (4, 2), 4, 2),
     ((9, 200), (200, 88), (1, 8), 2, 1),
     ((16, 712), (712, 104), (1, 4), 4, 2),
-    ((37, 136), (136, 72), (2, 4), 2, 1),
+    ((37, 136), (136, 72), (2, 4), 1, 1),
     ((64, 328), (328, 80), (1, 8), 1, 1),
     ((2, 4, 296), (2, 296, 72), (1, 4), 2, 2),
     ((3, 2, 136), (136, 40), (1, 4), 1, 1),
@@ -65,6 +65,30 @@ def test_tiles_that_overhang(number: int, dtype: str, by_rows: bool, emulator_en
     a, b, warps, ahead, slices = OVERHANGING[number]
     graph, result, left, right = graph_of(a, b, dtype, by_rows=by_rows)
     choices: dict[str, Choice] = {"warps": warps, "ahead": ahead, "split_k": slices}
+    module = scheduled(graph.module(result), NAME, choices, GPU)
+    (found,), (report,) = EmulatedProgram(module, environment=emulator_environment).run(graph.inputs)
+    assert not report.findings, str(report)
+    assert_product(found, left, right)
+
+
+ROWS: list[tuple[Shape, Shape, Pair, int, int, int]] = [
+    ((3, 2056), (2056, 72), (1, 8), 4, 2, 1),
+    ((20, 264), (264, 72), (1, 4), 2, 1, 8),
+    ((24, 264), (264, 72), (1, 4), 2, 2, 8),
+    ((70, 136), (136, 40), (2, 4), 1, 1, 32),
+    ((8, 136), (136, 40), (2, 4), 1, 1, 16),
+    ((5, 264), (264, 7), (4, 2), 1, 2, 8),
+    ((2, 20, 264), (2, 264, 72), (1, 4), 2, 2, 8),
+]
+"""The same, and rows of a block: fewer than there are, and more."""
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["along the terms", "across"])
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=lambda n: str(ROWS[n]))
+def test_blocks_that_take_rows_in_turn(number: int, by_rows: bool, emulator_environment: Environment) -> None:
+    a, b, warps, ahead, slices, rows = ROWS[number]
+    graph, result, left, right = graph_of(a, b, "float16", by_rows=by_rows)
+    choices: dict[str, Choice] = {"warps": warps, "ahead": ahead, "split_k": slices, "rows": rows}
     module = scheduled(graph.module(result), NAME, choices, GPU)
     (found,), (report,) = EmulatedProgram(module, environment=emulator_environment).run(graph.inputs)
     assert not report.findings, str(report)
@@ -285,7 +309,8 @@ def test_other_products_are_left_to_others() -> None:
         assert found is not None and found.name == name, size
         assert said is why is None or (said is not None and why is not None and why in said)
     assert not TEMPLATES[NAME].fits(product(((1, 4096), (4096, 4096)), "float32"))
-    assert not TEMPLATES[NAME].fits(product(((65, 4096), (4096, 4096))))
+    assert TEMPLATES[NAME].fits(wide := product(((65, 4096), (4096, 4096))))
+    assert not TEMPLATES[NAME].has_default(wide, GPU)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -295,5 +320,7 @@ def test_what_does_not_fit_is_refused() -> None:
         template.check(anchor, choices, GPU, "here")
     with pytest.raises(TreadleError, match="80 sums a thread, 16 too many, leave no registers for 2 steps"):
         template.check(product(((40, 512), (512, 64))), choices, GPU, "here")
+    with pytest.raises(TreadleError, match="takes 65 rows of a block, 1 too many; accepted: rows = 8"):
+        template.check(product(((65, 512), (512, 64))), choices, GPU, "here")
     with pytest.raises(TreadleError, match="slices"):
         template.check(product(((1, 512), (512, 64))), choices | {"split_k": 3}, GPU, "here")

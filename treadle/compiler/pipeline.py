@@ -225,11 +225,11 @@ _CUDA: Passes = {
     "define": _DEFINE,
     "fuse": (
         _FUSE[0],
+        *_FUSE[1:],
         Step(
             "graph-pack-dequantized{target=TARGET by-columns=true}",
-            "As on the CPU; constants move where the kernel that multiplies dequantises them.",
+            "It is known which rows calls need; constants move where a kernel that multiplies dequantises them.",
         ),
-        *_FUSE[1:],
     ),
     "schedule": _SCHEDULE,
     "kernels": (

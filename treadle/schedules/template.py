@@ -305,16 +305,16 @@ class Template(ABC):
         del anchor, target
         return choices
 
-    def of_part(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
-        """The choices for an anchor of which often only a part is needed, from those of a smaller one; the same unless
+    def of_part(self, anchor: Anchor, part: Anchor, choices: Choices, target: Target) -> Choices:
+        """The choices for an anchor of which often only a part is needed, from those of the part; the same unless
         overridden."""
-        del anchor, target
+        del anchor, part, target
         return choices
 
-    def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+    def in_call(self, anchor: Anchor, whole: Anchor, choices: Choices, target: Target) -> Choices:
         """The choices whose kernel does for an anchor what that of these choices does in a call that computes as much
-        of a larger one: the same unless overridden, since what a block does is known from the larger one."""
-        del anchor, target
+        of the whole one: the same unless overridden, since what a block does is known from the whole one."""
+        del anchor, whole, target
         return choices
 
     def listed(self, anchor: Anchor, target: Target) -> Iterable[Choices] | None:

@@ -115,7 +115,7 @@ def _with_points(task: GroupTask, target: Target, weights: Weights | None) -> Gr
     kernels = untuned.alternatives.data if isinstance(untuned, DispatchAttr) else (untuned,)
     uses = [each for each in kernels if isinstance(each, UseAttr)]
     for use in [*uses, *point_defaults(fused, points, target)]:
-        if use.template.data in task.search.by_name:
+        if task.search.tries(use):
             seeds[task.search.candidate(use)] = None
     legal = [each for each in seeds if each != task.default and _is_legal(task.search, each)]
     return replace(task, points=points, seeds=tuple(legal))

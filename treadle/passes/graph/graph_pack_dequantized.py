@@ -9,19 +9,22 @@ import numpy as np
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType, ModuleOp, bf16, i8, i32
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import IntegerType, ModuleOp, TensorType, bf16, i8, i32
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, MatmulOp
+from treadle.dialects.graph import AtOp, ComputeOp, ConstantOp, FusedOp, MatmulOp
 from treadle.dialects.graph.constant import constant_array
 from treadle.dialects.graph.dtypes import numpy_dtype, ui8
+from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.scalar import number_op
 from treadle.index.emitter import IndexEmitter
 from treadle.index.expr import floordiv, mod, var
 from treadle.passes.graph.definition_analysis import index_reader
+from treadle.passes.graph.graph_required_regions import required_within
 from treadle.passes.graph.layout.layout import Layout, definition_in
+from treadle.passes.graph.required_shape import least_extents, needed_shape
 from treadle.passes.graph.rewriting import Array, constant_op, shape_of, tensor
 from treadle.schedules.default_template import default_template
 from treadle.schedules.register_tile import default_vectors, panel_columns
@@ -58,7 +61,8 @@ class GraphPackDequantizedPass(ModulePass):
 
     With `by-columns`, for GPUs, what belongs to a column lies together, in the order of its terms, so that lanes of a
     warp load 16 bytes of them each; small numbers in i32, such as zero points, become bytes first. Only constants of
-    products move whose kernel dequantises and wants that (`Template.reads_by_columns`).
+    products move whose kernel dequantises and wants that (`Template.reads_by_columns`), if it is only that of the call
+    of a range that needs the fewest rows: the kernels of all calls read them so.
     ```mlir
       %0 = graph.at %packed[%n, %block, %place floordiv 2] : tensor<512x28x16xui8>
     ```
@@ -92,12 +96,31 @@ def _order_by_columns(matrix: ComputeOp, product: MatmulOp, target: Target) -> N
     """Puts the column's dimension first, and numbers into few bits, where the product's kernel reads them so."""
     if matrix.parent_op() is not product.parent_op() or not _columns(matrix, set(_BYTES)):
         return
-    template = default_template(product, target)
-    if template is None or not template.reads_by_columns:
+    if not any(_reads_by_columns(product, rows, target) for rows in {product.shape[-2], _fewest_rows(product)}):
         return
     for at in matrix.reads():
         _hold_in_bytes(at)
     _pack(matrix, None, set(_BYTES))
+
+
+def _reads_by_columns(product: MatmulOp, rows: int, target: Target) -> bool:
+    """Whether the default kernel of a product of so many rows, in the same group, reads the matrix by columns."""
+    shape, element = shape_of(product.a), tensor(product.a).get_element_type()
+    some = Block(arg_types=[TensorType(element, (*shape[:-2], rows, shape[-1]))])
+    of_rows = MatmulOp(some.args[0], product.b, sums=product.sums)
+    of_rows.precision = product.precision
+    Rewriter.insert_op(of_rows, InsertPoint.before(product))
+    template = default_template(of_rows, target)
+    Rewriter.erase_op(of_rows)
+    return template is not None and template.reads_by_columns
+
+
+def _fewest_rows(product: MatmulOp) -> int:
+    """The rows that the smallest call of a range needs of a product; all of them without a range."""
+    fused, main = product.parent_op(), enclosing_function(product)
+    if not isinstance(fused, FusedOp) or main is None or not extents_of(main):
+        return product.shape[-2]
+    return needed_shape(product.shape, required_within(fused, product.result), least_extents(main))[-2]
 
 
 def _hold_in_bytes(at: AtOp) -> None:

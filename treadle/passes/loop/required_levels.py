@@ -313,7 +313,7 @@ class Levels:
             whole = [c for c in whole if agree(self._kernel, self._reader, c.least)]
         thin = _only_loop(block)
         if thin is not None and self._may_skip(thin):
-            inside = self._needed(thin.body.block, thin)
+            inside = self._of_iterations(thin)
             whole = [c for c in whole if not any(self._ends(thin, other, c) for other in inside)]
         yield RequiredLevel(block, None, whole)
         yield from self._loops(block, whole)
@@ -334,11 +334,13 @@ class Levels:
         for op in block.ops:
             if isinstance(op, scf.IfOp):
                 yield from self._branches(op, applied)
-            if not isinstance(op, scf.ForOp) or "loop.vector" in op.attributes or "loop.unroll" in op.attributes:
+            if not isinstance(op, scf.ForOp) or "loop.vector" in op.attributes:
+                continue
+            if "loop.unroll" in op.attributes and not self._is_around_all(op):
                 continue
             tested = applied
             if self._may_skip(op):
-                new = [c for c in self._needed(op.body.block, op) if c not in applied]
+                new = [c for c in self._of_iterations(op) if c not in applied]
                 yield RequiredLevel(op.body.block, op, new)
                 tested = [*applied, *new]
             yield from self._loops(op.body.block, tested)
@@ -356,7 +358,25 @@ class Levels:
     def _may_skip(self, loop: scf.ForOp) -> bool:
         """Whether iterations of a loop do nothing but store results; innermost loops are left as they are, but for
         those over sums of a matrix unit."""
-        return self._only_stores(loop, loop.body.block)
+        return self._only_stores(loop, loop.body.block) or self._is_around_all(loop)
+
+    def _is_around_all(self, loop: scf.ForOp) -> bool:
+        """Whether all that threads of a block do together is in a loop, with all buffers: its iterations carry nothing
+        to one another, as blocks do not. Which of them are skipped is the same for all threads."""
+        body, kernel = loop.body.block, self._kernel
+        if kernel.threads.value.data == 1 or loop.results or _only_loop(kernel.body.block) is not loop:
+            return False
+        if not any(op.has_trait(Convergent) for op in body.walk()):
+            return False
+        return all(body.is_ancestor(op) for op in kernel.body.walk() if isinstance(op, AllocOp))
+
+    def _of_iterations(self, loop: scf.ForOp) -> list[Condition]:
+        """The conditions of a loop's iterations; where blocks work together in one, those that are the same for all
+        blocks."""
+        found, block = self._needed(loop.body.block, loop), self._kernel.block_id
+        if not any(isinstance(op, AllocOp) and is_of_launch(op) for op in loop.body.walk()):
+            return found
+        return [c for c in found if all(value_of(v) is not block for v in c.least.vars())]
 
     def _only_stores(self, op: scf.ForOp | scf.IfOp, block: Block) -> bool:
         """Whether a block of an operation has a loop or a product of tiles inside, or reads such a product, and only

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -30,7 +28,7 @@ from treadle.dialects.graph.extents import Extents, enclosing_function, extents_
 from treadle.dialects.location import location_of
 from treadle.errors import TreadleError
 from treadle.passes.graph.definition_analysis import shape_of
-from treadle.passes.graph.graph_required_regions import unknown_extent
+from treadle.passes.graph.required_shape import SYMBOLS, needed_shape
 from treadle.schedules.reduction_end import reduction_end
 from treadle.schedules.row_analysis import Rows, analyse_rows
 from treadle.schedules.template import Anchor
@@ -66,8 +64,6 @@ def anchor_of(fused: FusedOp) -> Anchor:
 
 # One fused group as a program by itself, so that it can be scheduled, measured and named apart from its model.
 
-SYMBOLS = "symbols"
-"""The attribute of @main that has the ranges."""
 _RANGE = (SYMBOLS, "extents")
 DIGEST_DIGITS = 12
 """Of a group's name: chance confuses two groups among ten million once in a thousand databases."""
@@ -180,26 +176,6 @@ def _forget_names(op: Operation) -> None:
 
 
 # An anchor of a ranged model as it is in one call: with the extents that are required then.
-
-
-def needed_shape(shape: Sequence[int], required: RequiredAttr, extents: Sequence[int]) -> tuple[int, ...]:
-    """How many indices of each dimension are required where the extents have these values.
-
-    Constraints on several dimensions at once are left out: they need more elements than there are counted.
-    TreadleError for one on an extent that has no value.
-    """
-    unknown = [constraint for constraint in required.data if constraint.extent >= len(extents)]
-    if unknown:
-        raise unknown_extent(unknown[0].extent, len(extents))
-    found: list[int] = []
-    for d, extent in enumerate(shape):
-        inside = np.ones(extent, np.bool_)
-        for constraint in required.data:
-            if {str(v) for v in constraint.index.vars()} == {f"d{d}"}:
-                indices: Any = np.arange(extent)
-                inside &= constraint.index.evaluate({f"d{d}": indices}) < extents[constraint.extent]
-        found.append(max(1, int(inside.sum())))
-    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from treadle.dialects.graph.extents import enclosing_function, extents_of
 from treadle.dialects.schedule import MOST_KERNELS, DispatchAttr, UseAttr
 from treadle.errors import TreadleError
 from treadle.passes.graph.graph_required_regions import required_within
+from treadle.passes.graph.required_shape import SYMBOLS, range_texts
 from treadle.passes.schedule.instance import (
-    SYMBOLS,
     CallShape,
     anchor_of,
     call_shape,
@@ -145,7 +145,7 @@ def dispatch_of(
 def symbols_of(fused: FusedOp) -> tuple[str, ...]:
     """The ranges of the symbols of a group's module, as texts."""
     main = enclosing_function(fused)
-    return () if main is None else tuple(_texts(main, SYMBOLS))
+    return () if main is None else tuple(range_texts(main, SYMBOLS))
 
 
 def module_points(fused: FusedOp, weights: Weights | None = None, most: int = POINTS) -> list[Point]:
@@ -153,7 +153,7 @@ def module_points(fused: FusedOp, weights: Weights | None = None, most: int = PO
     main, symbols = enclosing_function(fused), [parse_dim(text) for text in symbols_of(fused)]
     if main is None or not symbols or not extents_of(main):
         return []
-    return points_of(symbols, _texts(main, "extents"), weights or _weights_of_steps(main, symbols), most)
+    return points_of(symbols, range_texts(main, "extents"), weights or _weights_of_steps(main, symbols), most)
 
 
 def _weights_of_steps(main: FuncOp, symbols: Sequence[Dim]) -> Weights:
@@ -173,12 +173,6 @@ def _stepping(dim: Dim) -> dict[int, float]:
     return {**values, first: values.get(first, 0.0) + sum(values.values())}
 
 
-def _texts(main: FuncOp, name: str) -> list[str]:
-    given = main.attributes.get(name)
-    texts = given.data if isinstance(given, ArrayAttr) else ()
-    return [each.data for each in texts if isinstance(each, StringAttr)]
-
-
 def point_defaults(fused: FusedOp, points: Sequence[Point], target: Target) -> list[UseAttr]:
     """The defaults of a group's anchor at some points, as far as they are legal for the group; none where points say
     nothing of it."""
@@ -192,7 +186,7 @@ def _default_of(instance: Anchor, anchor: Anchor, target: Target) -> UseAttr | N
     if template is None or not template.fits(anchor):
         return None
     default = template.canonical(instance, template.default(instance, target), target)
-    choices = template.of_part(anchor, {**default, **template.decided(anchor, target)}, target)
+    choices = template.of_part(anchor, instance, {**default, **template.decided(anchor, target)}, target)
     try:
         template.check(anchor, choices, target, "")
     except TreadleError:
@@ -343,7 +337,7 @@ class PointTimes:
         template = TEMPLATES[use.template.data]
         if not isinstance(instance, MatmulOp) and not template.fits(instance):
             raise TreadleError(f"template {template.name!r} does not schedule a part of {instance.name}")
-        return UseAttr.get(template.name, template.in_call(instance, use.knobs(), self._target))
+        return UseAttr.get(template.name, template.in_call(instance, self.anchor, use.knobs(), self._target))
 
     def _of_panels(self, choices: Choices, calls: Sequence[CallShape]) -> dict[CallShape, AtPoint]:
         """Of kernels of `matmul_cpu`, which skip blocks of a grid that is the whole product's."""

@@ -134,8 +134,8 @@ class _Constructions:
             return None
         kernels = untuned.alternatives.data if isinstance(untuned, DispatchAttr) else (untuned,)
         uses = [each for each in kernels if isinstance(each, UseAttr)]
-        task, _ = self._search(fused, uses[0])
-        known = [task.candidate(use) for use in uses if use.template.data in task.by_name]
+        task, default = self._search(fused, default_schedule(fused, self._target))
+        known = [task.candidate(use) for use in uses if task.tries(use)] or [default]
         return constructed_range(task, known, points, times, self._construction)
 
     def _search(self, fused: FusedOp, default: UseAttr) -> tuple[Task, Candidate]:

@@ -175,6 +175,14 @@ class Task:
                 continue
             yield candidate, kernel
 
+    def tries(self, use: UseAttr) -> bool:
+        """Whether a program has the template, and the values of its knobs that no search tries are the usual ones."""
+        name = use.template.data
+        if name not in TEMPLATES or name not in self.by_name:
+            return False
+        usual = {knob.name: knob.unless_given for knob in TEMPLATES[name].knobs if knob.unless_given is not None}
+        return all(usual.get(knob, value) == value for knob, value in use.knobs().items())
+
     def candidate(self, use: UseAttr) -> Candidate:
         """The candidate that gives the same kernel as a template's choices; TreadleError if no program has that
         template, or a choice is missing."""

@@ -151,9 +151,10 @@ class MatmulCpu(Template):
         passes = number(choices, "passes") if chunk > rows else 1
         return {**choices, "rows": rows, "vectors": vectors, "chunk": chunk, "passes": passes}
 
-    def of_part(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+    def of_part(self, anchor: Anchor, part: Anchor, choices: Choices, target: Target) -> Choices:
         """Chunks are as long as by default, in whole tiles: more of them would be more blocks to look at that nobody
         needs, and blocks of few rows end early anyway."""
+        del part
         rows, default = number(choices, "rows"), number(self.default(anchor, target), "chunk")
         return {**choices, "chunk": min(rows * ceil(default / rows), _LONGEST_CHUNK // rows * rows)}
 

@@ -48,6 +48,7 @@ from treadle.schedules.tiles import CHUNK_BYTES, HALVES, PRODUCT_M, PRODUCT_N, Q
 from treadle.target import KIB, Target
 
 _MOST_ROWS = 64
+_ROWS = (1, *range(PRODUCT_N, _MOST_ROWS + 1, PRODUCT_N))
 _OTHER_REGISTERS = 48
 """What addresses and predicates take beside weights and sums. Found by compiling: 64 registers of weights are 90 to 94
 along the terms, and 122 to 126 across."""
@@ -76,6 +77,9 @@ class MatmulRowsMma(Template):
     (`treadle/schedules/streams.py`); the rows of A lie in shared memory. Warps that share columns, and blocks that
     share a tile's terms, add up their sums in a fixed order.
 
+    A block of fewer rows than C has takes tiles of them in turn, and reads its weights again for each: a kernel of a
+    range for the calls that have few. The others of its tiles are those that `loop-skip-padding` leaves out.
+
     Every size is covered: loads beyond the matrices give 0, stores beyond C are left out.
     Source: NVIDIA, CUTLASS documentation, "Efficient GEMM in CUDA", parallelized reductions; Frantar et al., "MARLIN",
     2024, section 3.
@@ -89,10 +93,11 @@ class MatmulRowsMma(Template):
         Knob("warps", ((1, 8), (1, 4), (2, 4), (4, 2), (8, 1)), "warps of a block along the columns and along K"),
         Knob("ahead", (1, 2, 4), "steps of weights in registers"),
         SPLIT_K,
+        Knob("rows", (0, *_ROWS), f"rows of C that a block has at a time; 0: all of up to {_MOST_ROWS}", 0),
     )
 
     def fits(self, anchor: Anchor) -> bool:
-        if not isinstance(anchor, MatmulOp) or anchor.shape[-2] > _MOST_ROWS:
+        if not isinstance(anchor, MatmulOp):
             return False
         return isinstance(anchor.type.get_element_type(), Float16Type | BFloat16Type)
 
@@ -123,16 +128,22 @@ class MatmulRowsMma(Template):
 
     def default(self, anchor: Anchor, target: Target) -> dict[str, Choice]:
         assert isinstance(anchor, MatmulOp)
-        order = _order(anchor)
-        warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * order.terms else (1, 4)
-        ahead = 4 if order.repeats > 1 else 2
-        split_k = _slices(anchor, warps, target)
-        tile = RowsTile.of(anchor, {"warps": warps, "ahead": ahead, "split_k": split_k})
-        return {"warps": warps, "ahead": ahead if tile.accumulators <= _MOST_SUMS else 1, "split_k": split_k}
+        return _usual(anchor, {} if anchor.shape[-2] <= _MOST_ROWS else {"rows": PRODUCT_N}, target)
+
+    def of_part(self, anchor: Anchor, part: Anchor, choices: Choices, target: Target) -> Choices:
+        """A block has the rows of the part, or some more that take as many instructions."""
+        assert isinstance(anchor, MatmulOp) and isinstance(part, MatmulOp)
+        rows = _rows_of_block(part)
+        return _usual(anchor, {"rows": rows} if rows < anchor.shape[-2] else {}, target)
+
+    def in_call(self, anchor: Anchor, whole: Anchor, choices: Choices, target: Target) -> Choices:
+        """A block has the rows of the whole product, also where a call has fewer."""
+        assert isinstance(whole, MatmulOp)
+        return choices if choices.get("rows") else {**choices, "rows": _rows_of_block(whole)}
 
     def dependent(self, anchor: Anchor, target: Target) -> Mapping[str, Callable[[Choices], Choice]]:
         assert isinstance(anchor, MatmulOp)
-        return {"split_k": lambda choices: _slices(anchor, pair(choices, "warps"), target)}
+        return {"split_k": lambda choices: _slices(anchor, choices, target)}
 
     def evaluations(self, anchor: Operation, operand: SSAValue, target: Target) -> Fraction | None:
         """Each block reads all rows of A, and the columns of B that nobody else does."""
@@ -144,6 +155,7 @@ class MatmulRowsMma(Template):
     def limits(self, anchor: Anchor, choices: Choices, target: Target) -> None:
         assert isinstance(anchor, MatmulOp)
         tile = RowsTile.of(anchor, choices)
+        check_limit("rows of a block", tile.rows, _MOST_ROWS, accepted=f"rows = {PRODUCT_N}, or another one of them")
         tile.slices.check(self.name)
         used = (
             ("bytes of shared memory", tile.shared_bytes, target.shared_per_block),
@@ -215,11 +227,26 @@ def _lies_together(anchor: MatmulOp, along_k: bool) -> bool:
     return extent % together == 0 and has_contiguous_rows(anchor, anchor.b, across=along_k, together=together)
 
 
-def _slices(anchor: MatmulOp, warps: tuple[int, int], target: Target) -> int:
+def _rows_of_block(anchor: MatmulOp) -> int:
+    """The fewest rows of a block that cover all of the product's, or the most."""
+    return next((rows for rows in _ROWS if rows >= anchor.shape[-2]), _MOST_ROWS)
+
+
+def _usual(anchor: MatmulOp, rows: Choices, target: Target) -> dict[str, Choice]:
+    """The choices made without a search where those for rows are given."""
+    order = _order(anchor)
+    warps = (1, 8) if anchor.reduction_extent >= 2 * 8 * order.terms else (1, 4)
+    ahead = 4 if order.repeats > 1 else 2
+    split_k = _slices(anchor, {"warps": warps, **rows}, target)
+    tile = RowsTile.of(anchor, {"warps": warps, "ahead": ahead, "split_k": split_k, **rows})
+    return {"warps": warps, "ahead": ahead if tile.accumulators <= _MOST_SUMS else 1, "split_k": split_k, **rows}
+
+
+def _slices(anchor: MatmulOp, choices: Choices, target: Target) -> int:
     """Into how many slices the terms of a block's columns are split: as few as give every multiprocessor blocks enough
     and each block little of A, of those that divide the steps, or else of all."""
-    tile = RowsTile.of(anchor, {"warps": warps, "ahead": 1, "split_k": 1})
-    steps, blocks = tile.slices.steps, tiles_of(anchor, tile.rows, tile.columns)
+    tile = RowsTile.of(anchor, {**choices, "ahead": 1, "split_k": 1})
+    steps, blocks = tile.slices.steps, tiles_of(anchor, anchor.shape[-2], tile.columns)
     wanted = max(ceil(_BLOCKS * target.multiprocessors / blocks), ceil(tile.bytes_of_a / _BYTES_OF_A))
     most = min(steps, _MOST_SLICES)
     even = (each for each in range(wanted, min(2 * wanted, most) + 1) if steps % each == 0)
@@ -230,8 +257,8 @@ def _slices(anchor: MatmulOp, warps: tuple[int, int], target: Target) -> int:
 class RowsTile:
     """The extents that choices imply for an anchor.
 
-    rows: of A; warps: along the columns and along K; ahead: steps of weights in registers; along_k: how weights lie;
-    order: of the terms of a step; slices: of the terms, for blocks
+    rows: of A, that a block has at a time; warps: along the columns and along K; ahead: steps of weights in registers
+    along_k: how weights lie; order: of the terms of a step; slices: of the terms, for blocks
     """
 
     rows: int
@@ -249,7 +276,9 @@ class RowsTile:
         order = _order(anchor)
         slices = shared_out(anchor, number(choices, "split_k"), warps[1] * order.terms)
         ahead = number(choices, "ahead")
-        return RowsTile(anchor.shape[-2], warps, ahead, along_k, order, slices, element)
+        rows = choices.get("rows", 0) or anchor.shape[-2]
+        assert isinstance(rows, int)
+        return RowsTile(rows, warps, ahead, along_k, order, slices, element)
 
     @property
     def threads(self) -> int:
@@ -344,11 +373,20 @@ class _RowsBody:
         self.column = (index % columns if batch else index) * tile.columns
         steps = slices.length(b, self.end, self.operands)
         self.first = b.index(0) if slice is None else slice * steps * slices.block_k
-        total = self._multiply(self._rows_of_a(), steps)
-        self._finish(total, tiles, index, slice)
+        rows = ceil(self.m / tile.rows)
+        if rows == 1:
+            self._tile(b.index(0), steps, (index, tiles), slice)
+        else:
+            with b.loop("rows", rows, at_once=1) as n:
+                self._tile(n * tile.rows, steps, (n * tiles + index, rows * tiles), slice)
         comment = f"C[{self.m}, {self.n}] = A[{self.m}, {self.k}] * B[{self.k}, {self.n}]"
         grid = tiles * slices.number
         return b.kernel(name, self.operands, self.anchor.type, grid, tile.threads, comment)
+
+    def _tile(self, row: Index, steps: Index | int, number: tuple[Index, int], slice: Index | None) -> None:
+        """Computes a tile of rows from one on; its number, and how many there are."""
+        total = self._multiply(self._rows_of_a(row), steps)
+        self._finish(total, row, number, slice)
 
     def _region(self, operand: int, first: tuple[Index, Index], covered: tuple[int, int]) -> Region:
         values = (self.anchor.a, self.anchor.b)
@@ -356,11 +394,11 @@ class _RowsBody:
         outer = outer_indices(values[operand], self.outer)
         return Region.of(self.b, self.b.inputs[operand], first, extents, covered, outer)
 
-    def _rows_of_a(self) -> RowsInOrder:
-        """Starts copies of the slice's terms of A to shared memory."""
+    def _rows_of_a(self, row: Index) -> RowsInOrder:
+        """Starts copies of the slice's terms of a tile's rows of A to shared memory."""
         tile = self.tile
         rows = RowsInOrder.of(self.b, tile.rows, tile.terms, self.element, tile.order)
-        rows.copy(self._region(0, (self.b.index(0), self.first), (1, tile.slices.covered)), tile.threads)
+        rows.copy(self._region(0, (row, self.first), (tile.rows, tile.slices.covered)), tile.threads)
         self.b.commit()
         return rows
 
@@ -440,24 +478,28 @@ class _RowsBody:
         exists = place < elements if tile.each * tile.summing > elements else None
         return self.b.index(0) if tile.height == 1 else place // tile.columns, place % tile.columns, exists
 
-    def _finish(self, total: SSAValue, tiles: int, index: Index, slice: Index | None) -> None:
+    def _finish(self, total: SSAValue, row: Index, number: tuple[Index, int], slice: Index | None) -> None:
         """Stores the elements of C, the tile's last block those of all blocks along K."""
         b, tile = self.b, self.tile
         if slice is None:
             with b.when(self.has_sums):
-                self._store(total)
+                self._store(total, row)
             return
+        index, tiles = number
         sums = PartialSums(b, tiles, tile.slices.number, tile.summing, tile.products * tile.each, f32)
         last = sums.keep(index, slice, lambda v, e: b.load(total, [v * sums.lanes + e]), self.has_sums)
         with b.when(last), b.when(self.has_sums):
             sums.add_up(index, total)
-            self._store(total)
+            self._store(total, row)
 
-    def _store(self, total: SSAValue) -> None:
+    def _store(self, total: SSAValue, first: Index) -> None:
         b, tile = self.b, self.tile
         with b.tasks(["q", "e"], repeat(tile.products, tile.each), unroll=True) as (q, e):
             row, column, exists = self._place(e)
-            i, j = q * PRODUCT_N + row, self.column + column
-            ends = i < self.m if self.m % tile.height else None, j < self.n if self.n % tile.columns else None
+            i, j = first + (q * PRODUCT_N + row), self.column + column
+            ends = (
+                i < self.m if self.m % (tile.products * tile.height) else None,
+                j < self.n if self.n % tile.columns else None,
+            )
             value = narrowed(b, b.load(total, [q * tile.each + e]), self.element)
             b.store(value, b.output, [*self.outer, i, j], all_of([exists, *ends]))

@@ -86,8 +86,9 @@ class MatmulTilesCpu(Template):
         rows = target.unit.covering(min(m, chunk)) if chunk < HALF_TILE else _even(m, ceil(m / chunk))
         return {"chunk": rows, "panels": ceil(panels / groups)}
 
-    def in_call(self, anchor: Anchor, choices: Choices, target: Target) -> Choices:
+    def in_call(self, anchor: Anchor, whole: Anchor, choices: Choices, target: Target) -> Choices:
         """Blocks end at the last tile of rows that a call needs, which is a whole one but in smaller chunks."""
+        del whole
         found, chunk = self.canonical(anchor, choices, target), number(choices, "chunk")
         return {**found, "chunk": max(number(found, "chunk"), min(chunk, TILE_ROWS))}
 
