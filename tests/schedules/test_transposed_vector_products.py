@@ -24,7 +24,8 @@ def test_every_byte_of_a_sector_is_used(turned: bool, terms: int, emulator_envir
     module = graph.module(graph.add(MatmulOp(graph[0], weight)))
     lower(treadle_context(), module, GPU, to="schedule")
     uses = [op.schedule for op in module.walk() if isinstance(op, FusedOp)]
-    assert [use.template.data for use in uses if isinstance(use, UseAttr)] == ["reduce_cuda"]
+    template = "reduce_cuda" if turned else "matmul_rows_mma"
+    assert [use.template.data for use in uses if isinstance(use, UseAttr)] == [template]
     lower(treadle_context(), module, GPU, after="schedule", to="lower")
     (result,), reports = EmulatedProgram(module, tuple(CHECKS), environment=emulator_environment).run(graph.inputs)
     assert not [str(report) for report in reports if report.findings]

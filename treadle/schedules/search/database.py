@@ -47,6 +47,19 @@ _ACCEPTED = "a database that can be written, with room on its disk"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def _without_name(folder: Path) -> int:
+    """Opens a new file in a folder that has no name; where the file system has none, one whose name is taken away."""
+    try:
+        return os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+    path = folder / f".treadle-room-{secrets.token_hex(8)}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    path.unlink()
+    return descriptor
+
+
 class Room:
     """Some room on a folder's disk, kept by a file without a name: it is gone with its process, however that ends.
 
@@ -56,9 +69,7 @@ class Room:
     def __init__(self, folder: Path):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f".treadle-room-{secrets.token_hex(8)}"
-            self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            path.unlink()
+            self._descriptor: int | None = _without_name(folder)
             _write_all(self._descriptor, os.urandom(_RESERVED))  # a file system may keep no room for zeros
         except OSError as error:
             raise _cannot_write(folder, error) from error
