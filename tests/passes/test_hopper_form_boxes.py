@@ -44,6 +44,16 @@ REJECTED = {
 }
 
 
+def refusal(text: str) -> TreadleError:
+    """Why a module's copies are no boxes."""
+    context = treadle_context()
+    module = Parser(context, text).parse_module()
+    module.verify()
+    with pytest.raises(TreadleError) as error:
+        HopperFormBoxesPass().apply(context, module)
+    return error.value
+
+
 @pytest.mark.parametrize(("body", "message"), REJECTED.values(), ids=REJECTED)
 def test_rejections(body: str, message: str) -> None:
     text = f"""
@@ -64,13 +74,9 @@ def test_rejections(body: str, message: str) -> None:
         hopper.yield %v : f16
       }} : {TILE}, {BARRIER}
     }}"""
-    context = treadle_context()
-    module = Parser(context, text).parse_module()
-    module.verify()
-    with pytest.raises(TreadleError) as error:
-        HopperFormBoxesPass().apply(context, module)
-    assert message in error.value.message and "a copy to %tile is no box" in error.value.message
-    assert error.value.accepted
+    error = refusal(text)
+    assert message in error.message and "a copy to %tile is no box" in error.message
+    assert error.accepted
 
 
 NO_PIXELS = {
@@ -105,9 +111,5 @@ def test_parts_that_are_no_pixels(part: str) -> None:
         hopper.yield %v : f16
       }} : {TILE}, {BARRIER}
     }}"""
-    context = treadle_context()
-    module = Parser(context, text).parse_module()
-    module.verify()
-    with pytest.raises(TreadleError) as error:
-        HopperFormBoxesPass().apply(context, module)
-    assert "is no box: dimension" in error.value.message
+    error = refusal(text)
+    assert "is no box: dimension" in error.message

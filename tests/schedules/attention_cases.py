@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
+from tests.helpers.limits import with_rounded_weights
 from tests.schedules.row_cases import tensor
+from treadle.backends.reference.bounded import Bounded
 from treadle.dialects.graph import AttentionOp
 from treadle.dialects.graph.dtypes import numpy_dtype
 
@@ -90,3 +92,22 @@ def environment(op: AttentionOp) -> dict[SSAValue, Array]:
     """`arrays` for the operands of an operator."""
     shapes = [o.type.get_shape() for o in op.operands]  # pyright: ignore
     return dict(zip(op.operands, arrays(shapes, numpy_dtype(op.type.get_element_type()).name), strict=True))
+
+
+def masked_by_floats(sizes: Sizes) -> tuple[AttentionOp, dict[SSAValue, Array]]:
+    """Attention of float16 with a mask of float32 for all heads, and its inputs."""
+    q, k, v = (tensor(*shape, dtype="float16") for shape in sizes.shapes)
+    op = AttentionOp(q, k, v, tensor(sizes.m, sizes.n), scale=0.5)
+    return op, {o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()}
+
+
+def hidden_by(sizes: Sizes, number: float) -> tuple[AttentionOp, dict[SSAValue, Array], Bounded | None]:
+    """The same, with a finite number in all of the mask, as exporters write it; what is accepted where it is so large
+    that all keys count alike, and the definition in float64, in which differences remain, is no oracle."""
+    op, env = masked_by_floats(sizes)
+    env[op.operands[3]] = np.full((sizes.m, sizes.n), number, np.float32)
+    if number > -1e38:
+        return op, env, None
+    alike = env[op.v].astype(np.float64).mean(-2, keepdims=True).repeat(op.group_size, axis=len(sizes.batch))
+    mean = Bounded(np.broadcast_to(alike, op.type.get_shape()), np.full((), 2.0**-10))
+    return op, env, with_rounded_weights(mean, env[op.v], sizes.n)

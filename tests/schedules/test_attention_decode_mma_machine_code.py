@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.schedule_cases import Case, group_of
+from benchmarks.schedule_cases import Case
+from tests.backends.cuda.machine_code import machine_code_of
 from tests.helpers.sampling import in_turn
-from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources
-from treadle.backends.cuda.machine_code import Sass, disassemble
-from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp
-from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice, UseAttr
-from treadle.errors import TreadleError
 from treadle.schedules.template import number
 from treadle.target import Target
 
@@ -30,25 +23,6 @@ def few(heads: int, groups: int, m: int, size: int, dtype: str = "float16", **pr
     """Attention of few queries and 4096 keys."""
     shapes = (1, heads, m, size), (1, groups, 4096, size), (1, groups, 4096, size)
     return Case("few", shapes, lambda x: [AttentionOp(*x, scale=size**-0.5, **properties)], dtype)
-
-
-def machine_code(case: Case, arch: str, **choices: Choice) -> tuple[Sass, Resources]:
-    """The instructions of a case's kernel, and what it uses: the default with some choices replaced."""
-    target, module = Target.parse(arch), case.module()
-    use = case.default(target)
-    assert use.template.data == NAME
-    group_of(module).schedule = UseAttr.get(NAME, use.knobs() | choices)
-    lower(treadle_context(), module, target, after="schedule")
-    (unit,) = print_kernels(module)
-    cubin = compile_cubin(unit, target)
-    try:
-        (sass,) = disassemble(cubin.image).values()
-    except TreadleError as error:
-        if "not installed" not in error.message:
-            raise
-        pytest.skip(str(error))
-    (resources,) = cubin.resources.values()
-    return sass, resources
 
 
 @pytest.mark.parametrize(
@@ -65,7 +39,7 @@ def test_a_step_is_wide_loads_and_products(kind: tuple[int, int, int, int], arch
     case = few(*kind, dtype="bfloat16" if size == 96 else "float16", causal=kind[2] > 1)
     knobs = case.default(Target.parse(arch)).knobs()
     keys, rows = number(knobs, "keys"), number(knobs, "rows")
-    sass, resources = machine_code(case, arch)
+    sass, resources = machine_code_of(case, NAME, arch)
     assert not resources.spills and resources.stack_bytes == 0 and not sass.uses_local_memory
     (loop,) = [each for each in sass.loops() if any(i.opcode.startswith("HMMA") for i in each)]
     opcodes = [each.opcode for each in loop]
@@ -87,7 +61,7 @@ def test_a_step_is_wide_loads_and_products(kind: tuple[int, int, int, int], arch
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100"])
 @pytest.mark.parametrize("size", [8, 40, 80, 104, 128])
 def test_the_default_spills_nothing_whatever_the_size(size: int, arch: str) -> None:
-    _, resources = machine_code(few(8, 2, 3, size, causal=True), arch)
+    _, resources = machine_code_of(few(8, 2, 3, size, causal=True), NAME, arch)
     assert not resources.spills and resources.stack_bytes == 0
 
 
@@ -96,6 +70,6 @@ def test_the_default_spills_nothing_whatever_the_size(size: int, arch: str) -> N
 def test_every_tile_compiles_without_local_memory(arch: str) -> None:
     case = few(32, 8, 4, 64)
     for choices in case.space(Target.parse(arch)):
-        sass, resources = machine_code(case, arch, **choices)
+        sass, resources = machine_code_of(case, NAME, arch, **choices)
         assert sass.has("HMMA") and sass.has("LDG.128"), choices
         assert not resources.spills and resources.stack_bytes == 0, choices

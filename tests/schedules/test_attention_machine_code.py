@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.schedule_cases import Case, Shape, group_of
+from benchmarks.schedule_cases import Case, Shape
+from tests.backends.cuda.machine_code import machine_code_of
 from tests.helpers.sampling import in_turn
-from treadle.backends.cuda.compiler import compile_cubin
-from treadle.backends.cuda.cubin import Resources
-from treadle.backends.cuda.machine_code import Sass, disassemble
-from treadle.backends.cuda.printer import print_kernels
-from treadle.compiler.pipeline import lower
 from treadle.dialects.graph import AttentionOp
-from treadle.dialects.registry import treadle_context
-from treadle.dialects.schedule import Choice, UseAttr
-from treadle.errors import TreadleError
 from treadle.schedules.templates import TEMPLATES
 from treadle.target import Target
 
@@ -32,32 +25,13 @@ def heads(size: int, dtype: str, mask: Shape | None = None, m: int = 1024, **pro
     return Case("heads", shapes, lambda x: [AttentionOp(*x[:3], *x[3:], scale=size**-0.5, **properties)], dtype)
 
 
-def machine_code(case: Case, arch: str, **choices: Choice) -> tuple[Sass, Resources]:
-    """The instructions of a case's kernel, and what it uses: the default with some choices replaced."""
-    target, module = Target.parse(arch), case.module()
-    use = case.default(target)
-    assert use.template.data == TEMPLATE.name
-    group_of(module).schedule = UseAttr.get(TEMPLATE.name, use.knobs() | choices)
-    lower(treadle_context(), module, target, after="schedule")
-    (unit,) = print_kernels(module)
-    cubin = compile_cubin(unit, target)
-    try:
-        (sass,) = disassemble(cubin.image).values()
-    except TreadleError as error:
-        if "not installed" not in error.message:
-            raise
-        pytest.skip(str(error))
-    (resources,) = cubin.resources.values()
-    return sass, resources
-
-
 @pytest.mark.parametrize(
     ("kind", "arch"),
     in_turn([(64, "float16"), (64, "bfloat16"), (128, "bfloat16"), (128, "float16")], ARCHS),
     ids=str,
 )
 def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(kind: tuple[int, str], arch: str):
-    sass, resources = machine_code(heads(*kind, causal=True), arch)
+    sass, resources = machine_code_of(heads(*kind, causal=True), TEMPLATE.name, arch)
     assert sass.has("HMMA") and sass.has("LDGSTS.128") and sass.has("LDSM.4")
     assert not sass.has("LDG") and sass.count("LDGSTS") == sass.count("LDGSTS.128")
     assert sass.count("LDSM") == sass.count("LDSM.4")
@@ -68,7 +42,9 @@ def test_the_default_uses_tensor_cores_and_wide_asynchronous_copies(kind: tuple[
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_weight_is_a_multiplication_and_an_exponential(arch: str):
     """Of 64 scores a thread, and four rows' factors: no scale by itself, and no case of subnormal numbers."""
-    sass, _ = machine_code(heads(64, "float16", causal=True), arch, rows=128, columns=64, warps=4, parts=1)
+    sass, _ = machine_code_of(
+        heads(64, "float16", causal=True), TEMPLATE.name, arch, rows=128, columns=64, warps=4, parts=1
+    )
     tile, rows = 64, 4
     assert sass.count("MUFU.EX2") == tile + rows and tile <= sass.count("FFMA") < 2 * tile
     # Of a tile's 64 elements of the result, by rows' factors in the loop, and by the sums' inverses behind it.
@@ -79,7 +55,9 @@ def test_a_weight_is_a_multiplication_and_an_exponential(arch: str):
 @pytest.mark.parametrize("size", [80, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 13, 40, 160))])
 def test_the_default_spills_nothing_whatever_the_size(size: int, causal: bool, arch: str):
     masked = heads(size, "float16", (1, 16, 999, 999), m=999)
-    sass, resources = machine_code(heads(size, "bfloat16", m=1000, causal=True) if causal else masked, arch)
+    sass, resources = machine_code_of(
+        heads(size, "bfloat16", m=1000, causal=True) if causal else masked, TEMPLATE.name, arch
+    )
     assert sass.has("HMMA") and not resources.spills and not sass.uses_local_memory
     # Lines of an odd number of halves begin at no multiple of 4 bytes, which is the least that can be copied so.
     assert sass.has("LDGSTS") == (size % 2 == 0)
@@ -90,7 +68,7 @@ def test_the_default_spills_nothing_whatever_the_size(size: int, causal: bool, a
 def test_every_choice_of_the_space_compiles_to_tensor_cores(arch: str):
     case = heads(64, "float16", causal=True)
     for choices in case.space(Target.parse(arch)):
-        sass, resources = machine_code(case, arch, **choices)
+        sass, resources = machine_code_of(case, TEMPLATE.name, arch, **choices)
         assert sass.has("HMMA") and sass.has("LDGSTS.128"), choices
         # A few spare words at the compiler's own limit of registers, never part of a tile.
         assert resources.spill_store_bytes + resources.spill_load_bytes <= 64, choices

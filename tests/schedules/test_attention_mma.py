@@ -13,9 +13,9 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX
 from xdsl.ir import SSAValue
 
 from benchmarks.schedule_cases import Case
-from tests.helpers.limits import assert_within, limits_of_template, with_rounded_weights
+from tests.helpers.limits import assert_within, limits_of_template
 from tests.helpers.sampling import every
-from tests.schedules.attention_cases import SMALL, Array, Sizes, attention, environment
+from tests.schedules.attention_cases import SMALL, Array, Sizes, attention, environment, hidden_by, masked_by_floats
 from tests.schedules.row_cases import tensor
 from treadle.backends.reference.bounded import Bounded
 from treadle.backends.reference.kernels import Kernel
@@ -72,9 +72,8 @@ def test_tiles_beyond_the_diagonal_are_hidden(dtype: str):
 
 
 def test_a_mask_of_another_type():
-    q, k, v = (tensor(*shape, dtype="float16") for shape in SMALL.shapes)
-    op = AttentionOp(q, k, v, tensor(5, 19), scale=0.5)
-    check(op, env={o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()})
+    op, env = masked_by_floats(SMALL)
+    check(op, env=env)
 
 
 RAGGED = attention(Sizes((), 1, 1, 70, 37, 20, 11), "float16", causal=True)
@@ -117,20 +116,8 @@ def test_scores_that_are_not_finite(value: float, guard: bool):
 
 @pytest.mark.parametrize("largest", [60000.0, -60000.0, float(np.finfo(np.float32).min)])
 def test_scores_near_the_end_of_their_range(largest: float):
-    """All keys of a row are hidden by a large finite number, as exporters write it: by the largest, they count alike.
-
-    Of exact numbers only their differences would count, so that the definition in float64 is no oracle there.
-    """
-    q, k, v = (tensor(*shape, dtype="float16") for shape in SMALL.shapes)
-    op = AttentionOp(q, k, v, tensor(5, 19), scale=0.5)
-    env = {o: a.astype(np.float32) if o is op.mask else a for o, a in environment(op).items()}
-    env[op.operands[3]] = np.full((5, 19), largest, np.float32)
-    accepted = None
-    if largest < -1e38:
-        groups = op.q.type.get_shape()[1] // op.v.type.get_shape()[1]  # pyright: ignore
-        alike = env[op.v].astype(np.float64).mean(-2, keepdims=True).repeat(groups, axis=1)
-        mean = Bounded(np.broadcast_to(alike, op.type.get_shape()), np.full((), 2.0**-10))
-        accepted = with_rounded_weights(mean, env[op.v], op.scores_shape[-1])
+    """All keys of a row are hidden by a large finite number: by the largest, they count alike."""
+    op, env, accepted = hidden_by(SMALL, largest)
     assert np.isfinite(check(op, TINY, env, accepted)).all()
 
 

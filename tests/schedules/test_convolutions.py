@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from tests.backends.cuda.machine_code import disassembled
 from tests.helpers.graphs import Graph
 from tests.schedules.tensor_cores import GPU, Array, sample
 from treadle.backends.cuda.compiler import compile_cubin
 from treadle.backends.cuda.emulator import CHECKS, LineCounters
 from treadle.backends.cuda.emulator.emulated_program import EmulatedProgram
-from treadle.backends.cuda.machine_code import Sass, disassemble
+from treadle.backends.cuda.machine_code import Sass
 from treadle.backends.cuda.printer import print_kernels
 from treadle.backends.reference import evaluate_module
 from treadle.compiler.pipeline import lower
@@ -21,7 +22,6 @@ from treadle.dialects.graph import ConvOp, FusedOp, TransposeOp
 from treadle.dialects.registry import treadle_context
 from treadle.dialects.schedule import UseAttr
 from treadle.environment import Environment
-from treadle.errors import TreadleError
 from treadle.target import Target
 from treadle.target.options import CompileOptions
 
@@ -84,12 +84,7 @@ def machine_code(layer: Layer, precision: str, arch: str) -> Sass:
     target = Target.parse(arch)
     (unit,) = print_kernels(lowered(layer, precision, target, whole=True)[0])
     cubin = compile_cubin(unit, target)
-    try:
-        (sass,) = disassemble(cubin.image).values()
-    except TreadleError as error:
-        if "not installed" not in error.message:
-            raise
-        pytest.skip(str(error))
+    (sass,) = disassembled(cubin).values()
     assert not any(each.spills for each in cubin.resources.values()) and not sass.uses_local_memory
     return sass
 

@@ -224,8 +224,7 @@ _CUDA: Passes = {
     ),
     "define": _DEFINE,
     "fuse": (
-        _FUSE[0],
-        *_FUSE[1:],
+        *_FUSE,
         Step(
             "graph-pack-dequantized{target=TARGET by-columns=true}",
             "It is known which rows calls need; constants move where a kernel that multiplies dequantises them.",

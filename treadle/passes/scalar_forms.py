@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, VectorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects.builtin import IndexType, VectorType, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, Operation
 
 from treadle.dialects.graph.dtypes import (
@@ -26,6 +26,7 @@ from treadle.dialects.graph.dtypes import (
     ui64,
 )
 from treadle.dialects.scalar import FLOATS, SCALAR_FUNCTIONS, WHERE, TargetKind, is_arithmetic, is_unsigned
+from treadle.schedules.work.rules import IN_MEMORY, NARROW
 
 Types = tuple[Attribute, ...]
 Form = tuple[Types, Types]
@@ -34,8 +35,6 @@ Form = tuple[Types, Types]
 _INTEGERS: Types = (i8, i16, i32, i64)
 _UNSIGNED: Types = (ui8, ui16, ui32, ui64)
 _ELEMENTS: Types = (*_INTEGERS, *_UNSIGNED)
-_VECTORS: Types = (f32, f16, bf16, i32, i8, ui8)
-"""What lies in memory as vectors of a CPU."""
 _INDEX: Types = (IndexType(),)
 _WHOLE: Types = (*_INDEX, *_INTEGERS)
 _ALL: Types = (i1, *_WHOLE, *_UNSIGNED, *FLOATS, *STORED_TYPES)
@@ -98,13 +97,13 @@ SCALAR_FORMS: Mapping[str, Mapping[str, Form]] = {
 VECTOR_FORMS: Mapping[str, Mapping[str, Form]] = {
     "cpu": {
         "arith.constant": ((), (f32, i1)),
-        "arith.select": ((i1, *_VECTORS), _VECTORS),
+        "arith.select": ((i1, *IN_MEMORY), IN_MEMORY),
         **_of(_named("arith", _FLOAT_ARITHMETIC), (f32,)),
         **_of([row.operation.name for row in SCALAR_FUNCTIONS], (f32,)),
         **_of(_named("arith", ("andi", "ori", "xori")), (i1, i32)),
         **_of(_named("arith", (*_MODULAR_ARITHMETIC, "shrsi")), (i32,)),
-        "arith.extf": ((f16, bf16), (f32,)),
-        "arith.truncf": ((f32,), (f16, bf16)),
+        "arith.extf": (NARROW, (f32,)),
+        "arith.truncf": ((f32,), NARROW),
     },
     "cuda": {
         "arith.constant": ((), (*FLOATS, i32)),

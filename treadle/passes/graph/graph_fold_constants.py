@@ -102,9 +102,9 @@ def _fits(op: Operator, known: dict[SSAValue, Array]) -> bool:
 
 def _constant(op: Operator, known: dict[SSAValue, Array]) -> SSAValue:
     """What gives an operator's result now: a constant, or the broadcast of one element."""
-    array = known[op.result]
-    new: list[Operation] = [constant_op(array if _fits(op, known) else array.reshape(-1)[0])]
-    if not _fits(op, known):
+    array, fits = known[op.result], _fits(op, known)
+    new: list[Operation] = [constant_op(array if fits else array.reshape(-1)[0])]
+    if not fits:
         new.append(BroadcastOp(new[0].results[0], array.shape))
     for each in new:
         each.location = op.location

@@ -61,8 +61,8 @@ class GraphPackDequantizedPass(ModulePass):
 
     With `by-columns`, for GPUs, what belongs to a column lies together, in the order of its terms, so that lanes of a
     warp load 16 bytes of them each; small numbers in i32, such as zero points, become bytes first. Only constants of
-    products move whose kernel dequantises and wants that (`Template.reads_by_columns`), if it is only that of the call
-    of a range that needs the fewest rows: the kernels of all calls read them so.
+    products move whose kernel dequantises and wants that (`Template.reads_by_columns`). In a range it suffices that the
+    kernel of the call with the fewest rows does; the kernels of all calls then read them so.
     ```mlir
       %0 = graph.at %packed[%n, %block, %place floordiv 2] : tensor<512x28x16xui8>
     ```
@@ -197,13 +197,13 @@ class _Held:
     dim:     the dimension along which they are neighbours
     bits:    of each
     bias:    what is added to a number where it is stored
-    bytes:   the type of the bytes that held one number each
+    element: the type of the bytes that held one number each
     """
 
     dim: int
     bits: int
     bias: int
-    bytes: IntegerType
+    element: IntegerType
 
 
 def _compressed(array: Array, *, lanes: bool) -> tuple[Array, _Held | None]:
@@ -212,8 +212,8 @@ def _compressed(array: Array, *, lanes: bool) -> tuple[Array, _Held | None]:
     Those of a byte are neighbours in the last dimension that can be divided, before the lanes if there are some, so
     that a kernel which reads terms in order has them at once.
     """
-    bytes = next((each for each in _BYTES if numpy_dtype(each) == array.dtype), None)
-    if bytes is None or array.size == 0:
+    element = next((each for each in _BYTES if numpy_dtype(each) == array.dtype), None)
+    if element is None or array.size == 0:
         return array, None
     low, high = int(array.min()), int(array.max())
     signed = low < 0
@@ -222,7 +222,7 @@ def _compressed(array: Array, *, lanes: bool) -> tuple[Array, _Held | None]:
     dim = max((d for d in range(1, array.ndim - lanes) if array.shape[d] % count == 0), default=0)
     if count == 1 or dim == 0:
         return array, None
-    held = _Held(dim, bits, 1 << (bits - 1) if signed else 0, bytes)
+    held = _Held(dim, bits, 1 << (bits - 1) if signed else 0, element)
     numbers = (array.astype(np.int16) + held.bias).astype(np.uint8)
     apart = numbers.reshape(*array.shape[:dim], array.shape[dim] // count, count, *array.shape[dim + 1 :])
     shifts = (bits * np.arange(count, dtype=np.uint8)).reshape(count, *[1] * (array.ndim - dim - 1))
@@ -249,7 +249,7 @@ def _read_bits(at: AtOp, held: _Held) -> None:
     for use in list(at.result.uses):
         _read_wide(use.operation, number)
     if at.result.uses:
-        narrow = builder.insert(arith.TruncIOp(number, held.bytes))
+        narrow = builder.insert(arith.TruncIOp(number, held.element))
         at.result.replace_all_uses_with(narrow.result)
     Rewriter.erase_op(at)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import VectorType, bf16, f16, f32, i1, i32
+from xdsl.dialects.builtin import VectorType, f32, i1, i32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -54,7 +54,7 @@ def vector_form(op: Operation, operands: Sequence[SSAValue]) -> Operation:
     `loop.lane_convert`.
     """
     result = op.results[0].type
-    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} in ({f16, f32}, {bf16, f32}):
+    if isinstance(op, arith.ExtFOp | arith.TruncFOp) and {op.input.type, result} in [{each, f32} for each in NARROW]:
         return _conversion(op, operands[0])
     if isinstance(op, _CONVERSIONS):
         return _of_numbers(op, operands[0])

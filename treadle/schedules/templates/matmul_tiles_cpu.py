@@ -20,11 +20,11 @@ from treadle.dialects.schedule import Choice
 from treadle.dialects.task import repeat
 from treadle.schedules.kernel_builder import Index, all_of, kernel_builder
 from treadle.schedules.template import Anchor, Choices, Knob, Template, check_divides, fewest_cycles, number
-from treadle.target import Target
+from treadle.target import MATRIX_UNITS, Target
 
 TILE_ROWS, HALF_TILE = 32, 16
 """Rows of a product, and of the smallest chunk of a matrix unit; the last product has as few as its unit allows."""
-FEW_ROWS = (1, 2, 4)
+FEW_ROWS = tuple(sorted({rows for unit in MATRIX_UNITS.values() for rows in unit.few_rows}))
 """Rows of the smaller chunks of units that multiply so few."""
 _LONGEST_CHUNK = 1024
 _MOST_PANELS = 2048

@@ -44,8 +44,8 @@
         again;                                     \
     })
 
-/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: lanes of 16 bits, bfloat16 or float16; v<lanes>f_u: the same float vector in memory that is
- * aligned like a float, and so on. */
+/* v<lanes>f, i, u: that many 32-bit lanes; v<lanes>h: lanes of 16 bits, bfloat16 or float16; v<lanes>f_u: the same float
+ * vector in memory that is aligned like a float, and so on. */
 #define TREADLE_VECTOR_TYPES(lanes)                                                              \
     typedef float v##lanes##f __attribute__((vector_size(4 * lanes)));                           \
     typedef int v##lanes##i __attribute__((vector_size(4 * lanes)));                             \

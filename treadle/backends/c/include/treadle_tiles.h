@@ -3,10 +3,10 @@
  *
  * A kernel calls treadle_tiles_begin() first and treadle_tiles_end() last. A product is
  *     acc[rows][cols] = sum over k < depth of a[row][k] * b[k][col],
- * rows being 1, 2, 4, 8, 16, 24 or 32, and cols 16 or 32. Rows of `a` lie `stride` bytes apart, and are read in steps of 64 bytes: step s begins
- * taps[s % count] + s / count * apart bytes behind the row's first. `b` has 4 bytes of each column side by side, two
- * bfloat16 or four bytes along k: b[depth / 2][cols][2] or b[depth / 4][cols][4]. The depth fills whole tiles: it is a
- * multiple of 64 bytes times `count`.
+ * rows being 1, 2, 4, 8, 16, 24 or 32, and cols 16 or 32. Rows of `a` lie `stride` bytes apart, and are read in steps
+ * of 64 bytes: step s begins taps[s % count] + s / count * apart bytes behind the row's first. `b` has 4 bytes of each
+ * column side by side, two bfloat16 or four bytes along k: b[depth / 2][cols][2] or b[depth / 4][cols][4]. The depth
+ * fills whole tiles: it is a multiple of 64 bytes times `count`.
  *
  * Products of bytes are the same on all of them. Sums of bfloat16 are those of the plain body on AMX, except that AMX
  * reads subnormal bfloat16 as zeros and gives zeros for subnormal sums. Vectors do so, too, and add the two products of
@@ -196,112 +196,93 @@ typedef int treadle_sums_anywhere __attribute__((vector_size(64), aligned(4), ma
     TREADLE_DOT_ROW(instruction, first, second, flips, row + 1, at "(%1,%2)")   \
     TREADLE_DOT_ROW(instruction, first, second, flips, row + 2, at "(%1,%2,2)") \
     TREADLE_DOT_ROW(instruction, first, second, flips, row + 3, at "(%1,%3)")
-/* 4 bytes of each row, `at` bytes behind those at `upper` and `lower`, times the next 4 of each column. */
-#define TREADLE_DOT_STEP(instruction, first, second, flips, at)                    \
-    {                                                                              \
-        const treadle_sums left = *(const treadle_sums_anywhere *)panel;           \
-        const treadle_sums right = *(const treadle_sums_anywhere *)(panel + half); \
-        panel += width;                                                            \
-        if (flips) {                                                               \
-            const treadle_sums a = flip;                                           \
-            TREADLE_DOT(instruction, first, second, 8)                             \
-        }                                                                          \
-        const char *from = upper;                                                  \
-        TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 0, at)            \
-        from = lower;                                                              \
-        TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 4, at)            \
-    }
-#define TREADLE_DOT_PRODUCT(name, instruction, first, second, flips)                                                \
-    static __attribute__((unused, noinline, target("avx512f"))) void treadle_dot_##name(                            \
-        long rows, long cols, long steps, const char *a_rows, long stride, const int *taps, long count, long apart, \
-        const char *b_panel, void *acc, const char *next, long lines) {                                             \
-        const long width = 4 * cols, half = cols > 16 ? 64 : 0, thrice = 3 * stride;                                \
-        const treadle_sums flip = (treadle_sums){0} + (int)0x80808080;                                              \
-        for (long m = 0; m < rows; m += 8, lines = 0) {                                                             \
-            const char *begin = a_rows + m * stride, *panel = b_panel;                                              \
-            treadle_sums lefts[9] = {{0}}, rights[9] = {{0}};                                                       \
-            for (long step = 0; step < steps; step += count, begin += apart)                                        \
-                for (long tap = 0; tap < count; tap++) {                                                            \
-                    const char *upper = begin + taps[tap], *lower = upper + 4 * stride;                             \
-                    for (long l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);                    \
-                    for (long k = 0; k < 64; k += 16, upper += 16, lower += 16) {                                   \
-                        TREADLE_DOT_STEP(instruction, first, second, flips, "")                                     \
-                        TREADLE_DOT_STEP(instruction, first, second, flips, "4")                                    \
-                        TREADLE_DOT_STEP(instruction, first, second, flips, "8")                                    \
-                        TREADLE_DOT_STEP(instruction, first, second, flips, "12")                                   \
-                    }                                                                                               \
-                }                                                                                                   \
-            char *sums = (char *)acc + m * width;                                                                   \
-            TREADLE_UNROLL(8)                                                                                       \
-            for (long row = 0; row < 8; row++, sums += width) {                                                     \
-                *(treadle_sums_anywhere *)sums = flips ? lefts[row] - lefts[8] : lefts[row];                        \
-                if (half) *(treadle_sums_anywhere *)(sums + half) = flips ? rights[row] - rights[8] : rights[row];  \
-            }                                                                                                       \
-        }                                                                                                           \
-    }
-/* The same of 1, 2 or 4 rows, which are as many vectors of sums a half, so that no others are computed. */
 #define TREADLE_DOT_ROWS_1(instruction, first, second, flips, at) \
     TREADLE_DOT_ROW(instruction, first, second, flips, 0, at "(%1)")
-#define TREADLE_DOT_ROWS_2(instruction, first, second, flips, at)  \
-    TREADLE_DOT_ROWS_1(instruction, first, second, flips, at)      \
+#define TREADLE_DOT_ROWS_2(instruction, first, second, flips, at) \
+    TREADLE_DOT_ROWS_1(instruction, first, second, flips, at)     \
     TREADLE_DOT_ROW(instruction, first, second, flips, 1, at "(%1,%2)")
 #define TREADLE_DOT_ROWS_4(instruction, first, second, flips, at) \
     TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 0, at)
-#define TREADLE_DOT_FEW_STEP(instruction, first, second, flips, count, at)         \
-    {                                                                              \
-        for (wanted += lines; wanted >= 16; wanted -= 16, next += 64) __builtin_prefetch(next, 0, 2); \
-        const treadle_sums left = *(const treadle_sums_anywhere *)panel;           \
-        const treadle_sums right = *(const treadle_sums_anywhere *)(panel + half); \
-        panel += width;                                                            \
-        if (flips) {                                                               \
-            const treadle_sums a = flip;                                           \
-            TREADLE_DOT(instruction, first, second, count)                         \
-        }                                                                          \
-        TREADLE_DOT_ROWS_##count(instruction, first, second, flips, at)            \
+#define TREADLE_DOT_ROWS_8(instruction, first, second, flips, at)       \
+    TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 0, at)     \
+    {                                                                   \
+        const char *lower = from + 4 * stride, *from = lower;           \
+        TREADLE_DOT_FOUR_ROWS(instruction, first, second, flips, 4, at) \
     }
-#define TREADLE_DOT_FEW(name, instruction, first, second, flips, rows)                                                \
-    static __attribute__((unused, noinline, target("avx512f"))) void treadle_dot_##name##_##rows(                     \
-        long cols, long steps, const char *begin, long stride, const int *taps, long count, long apart,               \
-        const char *panel, void *acc, const char *next, long lines) {                                                 \
-        const long width = 4 * cols, half = cols > 16 ? 64 : 0, thrice = 3 * stride;                                  \
-        const treadle_sums flip = (treadle_sums){0} + (int)0x80808080;                                                \
-        treadle_sums lefts[rows + 1] = {{0}}, rights[rows + 1] = {{0}};                                               \
-        long wanted = 0;                                                                                              \
-        for (long step = 0; step < steps; step += count, begin += apart)                                              \
-            for (long tap = 0; tap < count; tap++) {                                                                  \
-                const char *from = begin + taps[tap];                                                                 \
-                for (long k = 0; k < 64; k += 16, from += 16) {                                                       \
-                    TREADLE_DOT_FEW_STEP(instruction, first, second, flips, rows, "")                                 \
-                    TREADLE_DOT_FEW_STEP(instruction, first, second, flips, rows, "4")                                \
-                    TREADLE_DOT_FEW_STEP(instruction, first, second, flips, rows, "8")                                \
-                    TREADLE_DOT_FEW_STEP(instruction, first, second, flips, rows, "12")                               \
-                }                                                                                                     \
-            }                                                                                                         \
-        char *sums = (char *)acc;                                                                                     \
-        TREADLE_UNROLL(4)                                                                                             \
-        for (long row = 0; row < rows; row++, sums += width) {                                                        \
-            *(treadle_sums_anywhere *)sums = flips ? lefts[row] - lefts[rows] : lefts[row];                           \
-            if (half) *(treadle_sums_anywhere *)(sums + half) = flips ? rights[row] - rights[rows] : rights[row];     \
+/* 4 bytes of each row, `at` bytes behind those at `from`, times the next 4 of each column. What is to be fetched is
+ * asked for between loads, or, of eight rows, before: for more in a loop they have too few registers. */
+#define TREADLE_DOT_STEP(instruction, first, second, flips, rows, at)                                 \
+    {                                                                                                 \
+        if (rows < 8)                                                                                 \
+            for (wanted += lines; wanted >= 16; wanted -= 16, next += 64)                             \
+                __builtin_prefetch(next, 0, 2);                                                       \
+        const treadle_sums left = *(const treadle_sums_anywhere *)panel;                              \
+        const treadle_sums right = *(const treadle_sums_anywhere *)(panel + half);                    \
+        panel += width;                                                                               \
+        if (flips) {                                                                                  \
+            const treadle_sums a = flip;                                                              \
+            TREADLE_DOT(instruction, first, second, rows)                                             \
+        }                                                                                             \
+        TREADLE_DOT_ROWS_##rows(instruction, first, second, flips, at)                                \
+    }
+#define TREADLE_DOT_SOME_ROWS(name, instruction, first, second, flips, rows)                                      \
+    static __attribute__((unused, noinline, target("avx512f"))) void treadle_dot_##name##_##rows(                 \
+        long cols, long steps, const char *begin, long stride, const int *taps, long count, long apart,           \
+        const char *panel, void *acc, const char *next, long lines) {                                             \
+        const long width = 4 * cols, half = cols > 16 ? 64 : 0, thrice = 3 * stride;                              \
+        const treadle_sums flip = (treadle_sums){0} + (int)0x80808080;                                            \
+        treadle_sums lefts[rows + 1] = {{0}}, rights[rows + 1] = {{0}};                                           \
+        long wanted = 0;                                                                                          \
+        for (long step = 0; step < steps; step += count, begin += apart)                                          \
+            for (long tap = 0; tap < count; tap++) {                                                              \
+                const char *from = begin + taps[tap];                                                             \
+                if (rows == 8)                                                                                    \
+                    for (long l = 0; l < lines; l++, next += 64) __builtin_prefetch(next, 0, 2);                  \
+                for (long k = 0; k < 64; k += 16, from += 16) {                                                   \
+                    TREADLE_DOT_STEP(instruction, first, second, flips, rows, "")                                 \
+                    TREADLE_DOT_STEP(instruction, first, second, flips, rows, "4")                                \
+                    TREADLE_DOT_STEP(instruction, first, second, flips, rows, "8")                                \
+                    TREADLE_DOT_STEP(instruction, first, second, flips, rows, "12")                               \
+                }                                                                                                 \
+            }                                                                                                     \
+        char *sums = (char *)acc;                                                                                 \
+        TREADLE_UNROLL(8)                                                                                         \
+        for (long row = 0; row < rows; row++, sums += width) {                                                    \
+            *(treadle_sums_anywhere *)sums = flips ? lefts[row] - lefts[rows] : lefts[row];                       \
+            if (half) *(treadle_sums_anywhere *)(sums + half) = flips ? rights[row] - rights[rows] : rights[row]; \
+        }                                                                                                         \
+    }
+/* Of 1, 2 or 4 rows, or eight after another; the first ones fetch. */
+#define TREADLE_DOT_PRODUCT(name, instruction, first, second, flips)                                                  \
+    TREADLE_DOT_SOME_ROWS(name, instruction, first, second, flips, 1)                                                 \
+    TREADLE_DOT_SOME_ROWS(name, instruction, first, second, flips, 2)                                                 \
+    TREADLE_DOT_SOME_ROWS(name, instruction, first, second, flips, 4)                                                 \
+    TREADLE_DOT_SOME_ROWS(name, instruction, first, second, flips, 8)                                                 \
+    TREADLE_INLINE void treadle_dot_##name(long rows, long cols, long steps, const char *a, long stride,              \
+                                           const int *taps, long count, long apart, const char *b, void *acc,         \
+                                           const char *next, long lines) {                                            \
+        switch (rows) {                                                                                               \
+        case 1: treadle_dot_##name##_1(cols, steps, a, stride, taps, count, apart, b, acc, next, lines); break;       \
+        case 2: treadle_dot_##name##_2(cols, steps, a, stride, taps, count, apart, b, acc, next, lines); break;       \
+        case 4: treadle_dot_##name##_4(cols, steps, a, stride, taps, count, apart, b, acc, next, lines); break;       \
+        default:                                                                                                      \
+            for (long m = 0; m < rows; m += 8, lines = 0)                                                             \
+                treadle_dot_##name##_8(cols, steps, a + m * stride, stride, taps, count, apart, b,                    \
+                                       (char *)acc + m * 4 * cols, next, lines);                                      \
         }                                                                                                             \
     }
-#define TREADLE_DOT_PRODUCTS(name, instruction, first, second, flips)    \
-    TREADLE_DOT_PRODUCT(name, instruction, first, second, flips)         \
-    TREADLE_DOT_FEW(name, instruction, first, second, flips, 1)          \
-    TREADLE_DOT_FEW(name, instruction, first, second, flips, 2)          \
-    TREADLE_DOT_FEW(name, instruction, first, second, flips, 4)
-TREADLE_DOT_PRODUCTS(bf16, "vdpbf16ps", b, a, 0)
-TREADLE_DOT_PRODUCTS(i8i8, "vpdpbusd", a, b, 1)
-TREADLE_DOT_PRODUCTS(i8ui8, "vpdpbusd", b, a, 0)
-TREADLE_DOT_PRODUCTS(ui8i8, "vpdpbusd", a, b, 0)
-TREADLE_DOT_PRODUCTS(ui8ui8, "vpdpbusd", b, a, 1)
-#undef TREADLE_DOT_PRODUCTS
-#undef TREADLE_DOT_FEW
-#undef TREADLE_DOT_FEW_STEP
+TREADLE_DOT_PRODUCT(bf16, "vdpbf16ps", b, a, 0)
+TREADLE_DOT_PRODUCT(i8i8, "vpdpbusd", a, b, 1)
+TREADLE_DOT_PRODUCT(i8ui8, "vpdpbusd", b, a, 0)
+TREADLE_DOT_PRODUCT(ui8i8, "vpdpbusd", a, b, 0)
+TREADLE_DOT_PRODUCT(ui8ui8, "vpdpbusd", b, a, 1)
+#undef TREADLE_DOT_PRODUCT
+#undef TREADLE_DOT_SOME_ROWS
+#undef TREADLE_DOT_STEP
+#undef TREADLE_DOT_ROWS_8
 #undef TREADLE_DOT_ROWS_4
 #undef TREADLE_DOT_ROWS_2
 #undef TREADLE_DOT_ROWS_1
-#undef TREADLE_DOT_PRODUCT
-#undef TREADLE_DOT_STEP
 #undef TREADLE_DOT_FOUR_ROWS
 #undef TREADLE_DOT_ROW
 #undef TREADLE_DOT
@@ -309,17 +290,8 @@ TREADLE_DOT_PRODUCTS(ui8ui8, "vpdpbusd", b, a, 1)
 #define TREADLE_TILES_BODY(name, vectors, bytes)                                                                \
     if (treadle_tiles_on & TREADLE_AMX && rows % 16 == 0)                                                       \
         treadle_amx_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc, next, lines);              \
-    else if (treadle_tiles_on & vectors) {                                                                      \
-        const long steps = depth * bytes / 64;                                                                  \
-        if (rows == 1)                                                                                          \
-            treadle_dot_##name##_1(cols, steps, a, stride, taps, count, apart, b, acc, next, lines);            \
-        else if (rows == 2)                                                                                     \
-            treadle_dot_##name##_2(cols, steps, a, stride, taps, count, apart, b, acc, next, lines);            \
-        else if (rows == 4)                                                                                     \
-            treadle_dot_##name##_4(cols, steps, a, stride, taps, count, apart, b, acc, next, lines);            \
-        else                                                                                                    \
-            treadle_dot_##name(rows, cols, steps, a, stride, taps, count, apart, b, acc, next, lines);          \
-    }                                                                                                           \
+    else if (treadle_tiles_on & vectors)                                                                        \
+        treadle_dot_##name(rows, cols, depth * bytes / 64, a, stride, taps, count, apart, b, acc, next, lines); \
     else                                                                                                        \
         treadle_plain_##name(rows, cols, depth, a, stride, taps, count, apart, b, acc);
 #else
